@@ -1,0 +1,264 @@
+"""Everything that can be asked of a mechanism, answered by the engine that fits it.
+
+Gaussian, Poisson-subsampled Gaussian and their compositions  -> subsampled (contour integrals, widths of 1e-6 and less)
+anything with a Renyi curve                                    -> moments (upper bounds only)
+everything else                                                -> lattice (two discretised laws that enclose the truth)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hush.accounting import lattice, limits, moments, subsampled
+from hush.accounting.bounds import Bounds
+from hush.accounting.errors import (
+    Array,
+    ErrorCurve,
+    Lines,
+    atoms_of_vertices,
+    default_levels,
+    group_vertices,
+    lines_from_curve,
+)
+from hush.accounting.losses import Atoms, Enclosed, Pair
+from hush.accounting.mechanisms import (
+    ADD_REMOVE,
+    Gaussian,
+    Group,
+    Guarantees,
+    Laplace,
+    Mechanism,
+    Poisson,
+    Projected,
+    RandomisedResponse,
+    Renyi,
+    Tradeoff,
+    Uniform,
+)
+from hush.accounting.transform import Step
+
+EPSILON_LIMIT = subsampled.EPSILON_LIMIT
+_TINY = 4e-16
+_LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
+
+
+def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) -> Bounds:
+    """The smallest epsilon >= 0 at delta, enclosed; a `tolerance` may ask the lattice for less than its best."""
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must be at least 0 and below 1, got {delta}.")
+    if delta == 0:
+        return _pure_epsilon(mechanism)
+    log_delta = math.log(delta)
+    if _has_renyi(mechanism):
+        upper = moments.curve_epsilon(_log_moments(mechanism), delta)
+        return Bounds(0.0, upper if upper <= EPSILON_LIMIT else math.inf)
+    gaussian = _gaussian_composition(mechanism)
+    if gaussian is not None:
+        return _ordered(subsampled.epsilon(gaussian, log_delta))
+    finite = _finite_curve(mechanism)
+    if finite is not None:
+        return _ordered(subsampled.certified_root(finite, 1.0, log_delta))
+    aim = tolerance or _tolerance(mechanism)
+    found = [lattice.epsilon(steps, log_delta, aim) for steps in _directions(mechanism)]
+    return _ordered((max(low for low, _ in found), max(high for _, high in found)))
+
+
+def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
+    """The smallest delta at epsilon >= 0, enclosed."""
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon must be finite and not negative, got {epsilon}.")
+    lower, upper = log_delta_curve(mechanism, np.array([float(epsilon)]))
+    return _ordered((math.exp(lower[0]), math.exp(upper[0])))
+
+
+def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array]:
+    """Certified bounds on log delta at ascending epsilons >= 0, the larger of both directions."""
+    if _has_renyi(mechanism):
+        curve = _log_moments(mechanism)
+        with np.errstate(divide="ignore"):
+            upper = np.log([moments.curve_delta(curve, float(e)) for e in epsilons])
+        return np.full(len(epsilons), -np.inf), upper
+    gaussian = _gaussian_composition(mechanism)
+    finite = _finite_curve(mechanism)
+    if gaussian is not None:
+        lower, upper = subsampled.log_delta(gaussian, epsilons)
+    elif finite is not None:
+        lower, upper = finite(epsilons)
+    else:
+        curves = [lattice.log_delta(steps, epsilons, _tolerance(mechanism)) for steps in _directions(mechanism)]
+        lower = np.max([low for low, _ in curves], axis=0)
+        upper = np.max([high for _, high in curves], axis=0)
+    beyond = epsilons >= mechanism.largest_loss * (1 + _TINY)
+    return np.where(beyond, -np.inf, lower), np.where(beyond, -np.inf, np.minimum(upper, 0.0))
+
+
+def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
+    """The certified trade-off curve, from `points` certified deltas."""
+    if points < 10:
+        raise ValueError(f"A trade-off curve needs at least 10 points, got {points}.")
+    below, above = _lines(mechanism, points, 1e-15)
+    total = error_sum(mechanism)
+    alpha = default_levels(points)
+    curve = ErrorCurve(alpha, alpha, alpha, below, above, total, str(mechanism))
+    lower, upper = curve(alpha)
+    return ErrorCurve(alpha, lower, upper, below, above, total, str(mechanism))
+
+
+def _lines(mechanism: Mechanism, points: int, smallest: float) -> tuple[Lines, Lines]:
+    far = epsilon(mechanism, smallest, tolerance=0.05)
+    last = min(far.upper if math.isfinite(far.upper) else max(far.lower, 1.0), _LARGEST_EXPONENT)
+    epsilons = (last or 1.0) * np.linspace(0.0, 1.0, points) ** 1.5
+    return lines_from_curve(epsilons, *log_delta_curve(mechanism, epsilons))
+
+
+def error_sum(mechanism: Mechanism) -> Bounds:
+    """The smallest sum of type I and type II error: 1 - delta(0)."""
+    advantage = delta(mechanism, 0.0)
+    return Bounds(max(1 - advantage.upper, 0.0), 1 - advantage.lower)
+
+
+def group_pair(group: Group) -> Pair:
+    """The pair of a group of records, between those of the two bands of the single record's curve."""
+    points = max(100, min(2000, 200_000 // group.size))
+    below, above = _lines(group.inner, points, 1e-120)
+    upper_alpha, upper_power = group_vertices(below, group.size)
+    lower_alpha, lower_power = group_vertices(above, group.size)
+    return Enclosed(
+        lower=atoms_of_vertices(lower_alpha, lower_power),
+        upper=atoms_of_vertices(upper_alpha, np.minimum(upper_power * (1 + 1e-12), 1.0)),
+    )
+
+
+# The papers' accountants
+
+
+def moments_of(mechanism: Mechanism) -> moments.Moments:
+    """The moments accountant of a composition."""
+    return moments.Moments(_log_moments(mechanism))
+
+
+def clt(mechanism: Mechanism) -> limits.Approximation:
+    """The central limit theorem that the papers state for this kind of mechanism."""
+    parts = mechanism.parts()
+    if all(isinstance(part, Guarantees) and len(part.promises) == 1 for part, _ in parts):
+        promises = [(part.promises[0], count) for part, count in parts if isinstance(part, Guarantees)]
+        return limits.guarantees_limit(promises)
+    squared, kinds = 0.0, []
+    for part, count in parts:
+        one = _step_limit(part, count)
+        kinds.append(one.kind)
+        squared += one.mu**2
+    return limits.Approximation(kinds[0] if len(set(kinds)) == 1 else "CLT, mixed", math.sqrt(squared))
+
+
+def _step_limit(part: Mechanism, count: int) -> limits.Approximation:
+    if isinstance(part, Gaussian):
+        return limits.Approximation("Gaussian, exact", math.sqrt(count) / part.noise_multiplier)
+    if isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE:
+        return limits.poisson_limit(part.rate, part.inner.noise_multiplier, count)
+    if isinstance(part, Uniform | Poisson) and isinstance(part.inner, Gaussian):
+        return limits.uniform_limit(part.rate, part.inner.noise_multiplier, count)
+    raise ValueError(f"The papers state no central limit theorem for {part.describe()}.")
+
+
+def edgeworth(mechanism: Mechanism) -> limits.Edgeworth:
+    """The Edgeworth correction for Poisson-subsampled Gaussian steps."""
+    found = []
+    for part, count in mechanism.parts():
+        if not (isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE):
+            raise ValueError("The Edgeworth correction is for Poisson-subsampled Gaussian steps.")
+        found.append((limits.poisson_step_moments(part.rate, part.inner.noise_multiplier), float(count)))
+    return limits.edgeworth(found)
+
+
+def _log_moments(mechanism: Mechanism) -> moments.LogMoment:
+    return moments.compose([(_log_moment(part), count) for part, count in mechanism.parts()])
+
+
+def _log_moment(part: Mechanism) -> moments.LogMoment:
+    if part.mu is not None:
+        return moments.gaussian_moment(1 / part.mu)
+    if isinstance(part, Laplace):
+        return moments.laplace_moment(part.noise_multiplier)
+    if isinstance(part, Renyi):
+        return moments.renyi_moment(part.orders, part.divergences)
+    if isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE:
+        return moments.subsampled_gaussian_moment(part.rate, part.inner.noise_multiplier)
+    if isinstance(part, RandomisedResponse) or math.isfinite(part.largest_loss):
+        return moments.pure_moment(part.largest_loss)
+    raise ValueError(f"The moments of {part.describe()} are infinite or unknown.")
+
+
+# Which engine
+
+
+def _has_renyi(mechanism: Mechanism) -> bool:
+    return any(isinstance(part, Renyi) for part, _ in mechanism.parts())
+
+
+def _gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:
+    """The composition as Gaussian steps with and without Poisson sampling, or None if it has others."""
+    steps, squared = [], 0.0
+    for part, count in mechanism.parts():
+        if part.mu is not None:
+            squared += count * part.mu**2
+        elif isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE:
+            steps.append(Step(part.rate, part.inner.noise_multiplier, count))
+        else:
+            return None
+    return subsampled.Composition(tuple(steps), squared)
+
+
+def _finite_curve(mechanism: Mechanism) -> subsampled.Curve | None:
+    """The curve of a single release whose pair is finite and symmetric: a sum, no engine needed."""
+    parts = mechanism.parts()
+    if (
+        len(parts) > 1
+        or parts[0][1] > 1
+        or not isinstance(parts[0][0], Group | Tradeoff | Guarantees | RandomisedResponse)
+    ):
+        return None
+    pair = parts[0][0].pair()
+    lower, upper = (pair.lower, pair.upper) if isinstance(pair, Enclosed) else (pair, pair)
+    if not (isinstance(lower, Atoms) and isinstance(upper, Atoms)):
+        return None
+    less, more = lower, upper
+
+    def curve(epsilons: Array) -> tuple[Array, Array]:
+        return less.log_delta(epsilons, -1e-12), np.minimum(more.log_delta(epsilons, 1e-12), 0.0)
+
+    return curve
+
+
+def _directions(mechanism: Mechanism) -> Sequence[list[tuple[Pair, int]]]:
+    """The composition as pairs, in the one or two directions that differ."""
+    forward = [(part.pair(), count) for part, count in mechanism.parts()]
+    backward = [(pair.reverse(), count) for pair, count in forward]
+    return [forward] if forward == backward else [forward, backward]
+
+
+def _tolerance(mechanism: Mechanism) -> float:
+    """Relative width to aim for: 1e-4 for projections and sampling of Gaussians, 1e-3 for the rest."""
+    sharp = all(
+        part.mu is not None
+        or isinstance(part, Projected)
+        or (isinstance(part, Poisson | Uniform) and isinstance(part.inner, Gaussian | Projected))
+        for part, _ in mechanism.parts()
+    )
+    return 9e-5 if sharp else 9e-4
+
+
+def _pure_epsilon(mechanism: Mechanism) -> Bounds:
+    largest = mechanism.largest_loss
+    if math.isinf(largest):
+        raise ValueError(f"delta must be positive: {mechanism.describe()} is not purely private at any epsilon.")
+    lower = 0.0 if mechanism.tag == "bound" else largest * (1 - _TINY)
+    return Bounds(min(lower, largest), largest * (1 + _TINY))
+
+
+def _ordered(interval: tuple[float, float]) -> Bounds:
+    low, high = interval
+    return Bounds(max(min(low, high), 0.0), max(high, 0.0))

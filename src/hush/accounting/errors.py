@@ -1,0 +1,238 @@
+"""An attacker's two errors: the certified trade-off curve of a mechanism.
+
+Testing "the record is absent" against "present", an attacker with type I error alpha (false alarm) has a type II
+error (miss) of at least f(alpha).  Every certified delta(eps) is a straight line below f, for f(alpha) >= 1 - delta -
+e^eps alpha, and f is the highest point of all these lines (Dong, Roth, Su 2022, Proposition 6).  So
+
+    lower band:  the lines through the *upper* bounds on delta at a grid of epsilons;
+    upper band:  the lines through a *lower* bound of the whole delta curve.  Between grid points delta, as a function
+                 of y = e^eps, is convex: it lies above the extensions of the neighbouring chords, and a line for the
+                 corner where two extensions meet is all that is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hush.accounting.bounds import Bounds
+from hush.accounting.losses import Atoms, Enclosed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """1 - f(alpha) = min over lines of intercept + slope * alpha: the power of the best attack, concave."""
+
+    intercepts: Array
+    slopes: Array
+
+    def power(self, alpha: ArrayLike) -> Array:
+        levels = np.asarray(alpha, dtype=np.float64)
+        best = np.full(levels.shape, 1.0)
+        for start in range(0, self.slopes.size, 256):
+            part = slice(start, start + 256)
+            values = self.intercepts[part] + np.multiply.outer(levels, self.slopes[part])
+            best = np.minimum(best, values.min(axis=-1))
+        return np.asarray(np.maximum(best, levels))
+
+    def mirrored(self) -> Lines:
+        """With the lines of the inverse function added: f made symmetric."""
+        positive = self.slopes > 0
+        slopes = 1 / self.slopes[positive]
+        intercepts = 1 - (1 - self.intercepts[positive]) * slopes
+        return Lines(np.concatenate([self.intercepts, intercepts]), np.concatenate([self.slopes, slopes]))
+
+    def vertices(self) -> tuple[Array, Array]:
+        """The corners (alpha, power) of the graph from alpha = 0 to 1."""
+        slopes = np.append(self.slopes, [0.0, 1.0])
+        intercepts = np.append(self.intercepts, [1.0, 1.0])
+        order = np.lexsort((intercepts, -slopes))
+        slopes, intercepts = slopes[order], intercepts[order]
+        kept: list[int] = []
+        starts: list[float] = []
+        for k in range(slopes.size):
+            meets = 0.0
+            while kept:
+                steeper, lower = slopes[kept[-1]] - slopes[k], intercepts[k] - intercepts[kept[-1]]
+                meets = float(lower / steeper) if steeper > 0 else np.inf
+                if meets > starts[-1]:
+                    break
+                kept.pop()
+                starts.pop()
+            if not kept:
+                meets = 0.0
+            if meets < 1:
+                kept.append(k)
+                starts.append(meets)
+        alpha = np.append(starts, 1.0)
+        power = np.append(intercepts[kept] + slopes[kept] * alpha[:-1], 1.0)
+        return alpha, np.minimum(power, 1.0)
+
+
+def lines_from_curve(epsilons: Array, log_lower: Array, log_upper: Array) -> tuple[Lines, Lines]:
+    """Lines below and above f (made symmetric), from certified log delta at ascending epsilons >= 0."""
+    y = np.exp(epsilons)
+    lower, upper = np.exp(log_lower), np.exp(log_upper)
+    corners_y, corners = [], []
+    for j in range(len(y) - 1):
+        candidates = []
+        if j > 0:  # the chord before, extended: it starts at the upper bound and passes below the lower one
+            slope = (lower[j] - upper[j - 1]) / (y[j] - y[j - 1])
+            candidates.append((lower[j] - slope * y[j], slope))
+        if j + 2 < len(y):
+            slope = (upper[j + 2] - lower[j + 1]) / (y[j + 2] - y[j + 1])
+            candidates.append((lower[j + 1] - slope * y[j + 1], slope))
+        if len(candidates) == 2 and candidates[1][1] > candidates[0][1]:
+            (a, s), (b, t) = candidates
+            at = float(np.clip((a - b) / (t - s), y[j], y[j + 1]))
+            value = max(a + s * at, b + t * at)
+        else:
+            at, value = y[j], lower[j + 1]
+        corners_y.append(at)
+        corners.append(max(value, 0.0))
+    # beyond the last epsilon delta is at least 0: the steepest line, through the origin
+    above = Lines(np.concatenate([lower, corners, [0.0]]), np.concatenate([y, corners_y, [y[-1] * 1.0]]))
+    below = Lines(upper, y)
+    return below.mirrored(), above.mirrored()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ErrorCurve:
+    """The certified band of type II errors at given type I errors."""
+
+    alpha: Array
+    lower: Array
+    upper: Array
+    below: Lines
+    above: Lines
+    error_sum: Bounds
+    """The smallest sum of both errors."""
+    label: str
+
+    def __repr__(self) -> str:
+        return f"ErrorCurve({self.label}, {self.alpha.size} points, smallest error sum {self.error_sum.lower:.6f})"
+
+    def __call__(self, alpha: ArrayLike) -> tuple[Array, Array]:
+        """Lower and upper bounds on the type II error at any type I errors."""
+        levels = np.asarray(alpha, dtype=np.float64)
+        if not np.all((levels >= 0) & (levels <= 1)):
+            raise ValueError("Type I errors must lie between 0 and 1.")
+        low = 1 - self.below.power(levels)
+        high = 1 - self.above.power(levels)
+        return np.clip(low, 0.0, 1 - levels), np.clip(np.maximum(high, low), 0.0, 1 - levels)
+
+    @property
+    def advantage(self) -> Bounds:
+        """The largest true minus false positive rate."""
+        return Bounds(1 - self.error_sum.upper, 1 - self.error_sum.lower)
+
+    def plot(self, axes: Axes | None = None, label: str | None = None, **style: Any) -> Axes:
+        """Draw type II against type I error with the certified band; returns the axes."""
+        from hush.accounting.plotting import plot_errors
+
+        return plot_errors(self, axes, label, **style)
+
+
+def default_levels(points: int) -> Array:
+    """Type I errors from 0 to 1, denser towards both ends."""
+    t = np.linspace(0.0, 1.0, points)
+    return np.asarray(0.5 * (1 - np.cos(np.pi * t)))
+
+
+# Trade-off functions given by points
+
+
+def check_tradeoff_points(alphas: Sequence[float], betas: Sequence[float]) -> None:
+    a, b = np.asarray(alphas, dtype=float), np.asarray(betas, dtype=float)
+    if a.ndim != 1 or a.shape != b.shape or a.size < 2 or a[0] != 0 or a[-1] != 1:
+        raise ValueError("A trade-off function needs as many type II as type I errors, the latter from 0 to 1.")
+    if not (np.all(np.diff(a) > 0) and np.all(np.isfinite(b))):
+        raise ValueError("The type I errors must ascend and the type II errors be numbers.")
+    middle = (b[:-2] * (a[2:] - a[1:-1]) + b[2:] * (a[1:-1] - a[:-2])) / (a[2:] - a[:-2])
+    falls = np.all(np.diff(b) <= 1e-14)
+    if np.any(b < 0) or np.any(b > 1 - a + 1e-14) or not falls or np.any(b[1:-1] > middle + 1e-14):
+        raise ValueError("A trade-off function is convex, falls, and lies between 0 and 1 - alpha.")
+
+
+def sample_tradeoff(function: Callable[[Array], Array], points: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    ends = np.geomspace(1e-14, 0.5, points // 2)
+    alphas = np.unique(np.concatenate([[0.0], ends, 1 - ends, [1.0]]))
+    betas = np.minimum.accumulate(np.clip(np.asarray(function(alphas), dtype=float), 0.0, 1 - alphas))
+    return tuple(alphas.tolist()), tuple(betas.tolist())
+
+
+def pair_of_points(alphas: Sequence[float], betas: Sequence[float]) -> Enclosed:
+    """The pairs of the two envelopes of a convex function through the points: its chords, and the chords extended."""
+    a, b = np.asarray(alphas, dtype=float), np.asarray(betas, dtype=float)
+    slopes = -np.diff(b) / np.diff(a)
+    chords = Lines(1 - b[:-1] - slopes * a[:-1], slopes)
+    # Extended chords: between points k and k+1 f lies above the chords before and after, which meet in between.  The
+    # lower hull of these corners is below f.
+    corner_a, corner_b = [0.0], [float(b[0])]
+    for k in range(len(slopes)):
+        before = slopes[k - 1] if k > 0 else np.inf
+        after = slopes[k + 1] if k + 1 < len(slopes) else 0.0
+        at = a[k]
+        if np.isfinite(before) and before - after > 1e-300:
+            at = float(np.clip((b[k] - b[k + 1] + before * a[k] - after * a[k + 1]) / (before - after), a[k], a[k + 1]))
+        value = b[k + 1] + after * (a[k + 1] - at)
+        if np.isfinite(before):
+            value = min(max(value, b[k] - before * (at - a[k])), b[k])
+        corner_a.append(at)
+        corner_b.append(float(np.clip(value, 0.0, 1 - at)))
+    hull_a, hull_b = _lower_hull(np.append(corner_a, 1.0), np.append(corner_b, 0.0))
+    hull_slopes = -np.diff(hull_b) / np.diff(hull_a)
+    extended = Lines(1 - hull_b[:-1] - hull_slopes * hull_a[:-1], hull_slopes)
+    return Enclosed(lower=atoms_of(chords.mirrored()), upper=atoms_of(extended.mirrored()))
+
+
+def _lower_hull(x: Array, y: Array) -> tuple[Array, Array]:
+    """The corners of the greatest convex function below the points."""
+    order = np.lexsort((y, x))
+    hull: list[tuple[float, float]] = []
+    for point in zip(x[order].tolist(), y[order].tolist(), strict=True):
+        if hull and point[0] == hull[-1][0]:
+            continue
+        while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (point[0] - hull[-2][0]) >= (point[1] - hull[-2][1]) * (
+            hull[-1][0] - hull[-2][0]
+        ):
+            hull.pop()
+        hull.append(point)
+    corners = np.array(hull)
+    return corners[:, 0], corners[:, 1]
+
+
+def atoms_of(lines: Lines) -> Atoms:
+    """The finite pair with this concave power curve: Q-mass the step in alpha, P-mass the rise of the power."""
+    alpha, power = lines.vertices()
+    return atoms_of_vertices(alpha, power)
+
+
+def atoms_of_vertices(alpha: Array, power: Array) -> Atoms:
+    q, p = np.diff(alpha), np.diff(power)
+    keep = (q > 0) & (p > 0)
+    vanishing = float(q[(q > 0) & ~keep].sum())
+    q, p = q[keep], p[keep]
+    losses = np.log(p) - np.log(q)
+    return Atoms(tuple(losses.tolist()), tuple(p.tolist()), tuple(q.tolist()), float(max(power[0], 0.0)), vanishing)
+
+
+def group_vertices(lines: Lines, size: int) -> tuple[Array, Array]:
+    """The power curve h composed with itself: 1 - (1 - f)^(o size) as corners (Dong, Roth, Su 2022, Theorem 3)."""
+    base_alpha, base_power = lines.vertices()
+    alpha, power = base_alpha, base_power
+    for _ in range(size - 1):
+        crossings = np.interp(base_alpha, power, alpha)
+        finer = np.union1d(alpha, crossings)
+        power = np.interp(np.interp(finer, alpha, power), base_alpha, base_power)
+        alpha = finer
+    return alpha, power

@@ -1,0 +1,330 @@
+"""Certified answers for compositions of Poisson-subsampled and plain Gaussian steps.
+
+Chooses, for each direction, between the closed form of a single step, the contour integral (contour.py), its
+variant for a few large jumps (jumps.py), and, where neither applies, the lattice (lattice.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from hush.accounting import contour, jumps, lattice
+from hush.accounting.contour import ADD, REMOVE
+from hush.accounting.losses import GaussianPair, Pair, Poisson
+from hush.accounting.transform import Array, Step
+
+Curve = Callable[[Array], tuple[Array, Array]]
+"""Certified lower and upper bounds on log delta at an array of epsilons."""
+
+EPSILON_LIMIT = 1e4
+_FEW = 8
+_ENOUGH, _ENOUGH_FOR_MANY = 2e-7, 1e-6
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Steps with a sampling rate below one, and the mu^2 of all the others together."""
+
+    steps: tuple[Step, ...]
+    gaussian: float = 0.0
+
+    @property
+    def most_added(self) -> float:
+        """The largest total loss in the add direction, if no plain Gaussian is among the steps."""
+        return float(sum(-step.count * np.log1p(-step.rate) for step in self.steps))
+
+    def pairs(self, direction: int) -> list[tuple[Pair, int]]:
+        pairs: list[tuple[Pair, int]] = []
+        for step in self.steps:
+            pair: Pair = Poisson(GaussianPair(1 / step.noise), step.rate)
+            pairs.append((pair if direction == REMOVE else pair.reverse(), step.count))
+        if self.gaussian > 0:
+            pairs.append((GaussianPair(float(np.sqrt(self.gaussian))), 1))
+        return pairs
+
+
+def epsilon(composition: Composition, log_delta: float) -> tuple[float, float]:
+    """Certified interval for the smallest epsilon >= 0 with delta(epsilon) <= delta, over both directions."""
+    intervals = []
+    floor = 0.0
+    for direction in (REMOVE, ADD):
+        if direction == ADD and _is_below(composition, direction, floor, log_delta):
+            continue
+        interval = _epsilon(composition, direction, log_delta)
+        intervals.append(interval)
+        floor = interval[1]
+    return max(low for low, _ in intervals), max(high for _, high in intervals)
+
+
+def log_delta(composition: Composition, epsilons: Array) -> tuple[Array, Array]:
+    """Certified bounds on log delta at each epsilon >= 0, the larger of the two directions."""
+    lower, upper = _log_delta(composition, REMOVE, epsilons)
+    if not composition.steps:
+        return lower, upper
+    rivals = _chernoff_curve(composition, ADD, epsilons) > lower
+    if rivals.any():
+        low, high = _log_delta(composition, ADD, epsilons[rivals])
+        lower[rivals], upper[rivals] = np.maximum(lower[rivals], low), np.maximum(upper[rivals], high)
+    return lower, upper
+
+
+def _is_below(composition: Composition, direction: int, epsilon: float, target: float) -> bool:
+    """Whether delta(epsilon) <= target in this direction can be seen without computing it."""
+    if not np.isfinite(epsilon):
+        return True
+    if direction == ADD and composition.gaussian == 0 and epsilon >= composition.most_added:
+        return True
+    if epsilon <= 0:
+        return False
+    task = contour.problem(composition.steps, composition.gaussian, direction, target)
+    points = np.geomspace(0.3, 300.0, 40) / epsilon
+    bound = contour.chernoff(task.log_mgf, epsilon, points)
+    return bool(np.logaddexp(bound + 1e-6, np.log(max(task.dropped, 1e-300))) <= target)
+
+
+def _chernoff_curve(composition: Composition, direction: int, epsilons: Array) -> Array:
+    """Upper bounds on log delta that cost next to nothing."""
+    if _single(composition):
+        return np.zeros(len(epsilons))
+    task = contour.problem(composition.steps, composition.gaussian, direction, -690.0)
+    scale = max(float(np.max(epsilons)), 1e-12)
+    points = np.geomspace(0.3, 1e5, 60) / scale
+    exponents = task.log_mgf(points) + contour.log_peak(points) - np.multiply.outer(epsilons, points)
+    bound = np.logaddexp(exponents.min(axis=1) + 1e-6, np.log(max(task.dropped, 1e-300)))
+    if direction == ADD and composition.gaussian == 0:
+        bound = np.where(epsilons >= composition.most_added, -np.inf, bound)
+    return np.asarray(np.minimum(bound, 0.0))
+
+
+def _single(composition: Composition) -> bool:
+    return composition.gaussian == 0 and len(composition.steps) == 1 and composition.steps[0].count == 1
+
+
+def single_step_log_delta(step: Step, direction: int, epsilons: Array) -> Array:
+    """delta of one subsampled Gaussian step, in closed form: p times the Gaussian's own, at the inner epsilon.
+
+    remove: delta(eps) = p (P1(u > t) - e^t Q(u > t)) with e^t = 1 + (e^eps - 1)/p.
+    add:    delta(eps) = Q(u < t) - e^eps (...) = p e^(eps + t) ... with e^t = 1 + (e^-eps - 1)/p, 0 where that is <= 0.
+    """
+    mu = 1 / step.noise
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inner = _inner(step.rate, direction * epsilons)
+        if direction == REMOVE:
+            # log(Phi(a) - e^t Phi(b)) with a = mu/2 - t/mu, b = -mu/2 - t/mu
+            return np.asarray(np.log(step.rate) + _gaussian_log_delta(mu, inner))
+        # Q(u<t) - e^eps ((1-p) Q(u<t) + p P1(u<t)) = p e^eps (e^t Q(u<t) - P1(u<t)) = p e^(eps+t) delta_gauss(-t)
+        value = np.log(step.rate) + epsilons + inner + _gaussian_log_delta(mu, -inner)
+    return np.where(np.isnan(value), -np.inf, value)
+
+
+def _inner(rate: float, loss: Array) -> Array:
+    """The inner loss u with log(1 - p + p e^u) = loss; NaN where no u gives so small a loss."""
+    moderate = np.log1p(np.expm1(np.minimum(loss, 30.0)) / rate)
+    return np.where(
+        loss > 30.0, loss - np.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(loss, 30.0))), moderate
+    )
+
+
+def _gaussian_log_delta(mu: float, epsilon: Array) -> Array:
+    """log(Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)), any sign of eps, no cancellation in the tail."""
+    upper = log_ndtr(0.5 * mu - epsilon / mu)
+    lower = epsilon + log_ndtr(-0.5 * mu - epsilon / mu)
+    gap = lower - upper
+    with np.errstate(divide="ignore"):
+        return np.asarray(upper + np.log(-np.expm1(np.minimum(gap, -1e-300))))
+
+
+def _epsilon(composition: Composition, direction: int, target: float) -> tuple[float, float]:
+    """Certified interval for epsilon in one direction."""
+    if not composition.steps:
+        return certified_root(_gaussian_curve(composition.gaussian), 1.0, target)
+    if _single(composition):
+        return certified_root(_single_curve(composition.steps[0], direction), 1.0, target)
+    try:
+        task, c, guess = contour.solve_for_delta(composition.steps, composition.gaussian, direction, target)
+        line = contour.line(task, c)
+    except contour.TooWideError:
+        line = None
+    if line is not None:
+        return certified_root(line.log_delta, guess, target)
+    if composition.gaussian == 0:
+        found = _epsilon_by_jumps(composition, direction, target)
+        if found is not None:
+            return found
+    return lattice.epsilon(composition.pairs(direction), target)
+
+
+def _epsilon_by_jumps(composition: Composition, direction: int, target: float) -> tuple[float, float] | None:
+    """Newton's method, set up anew at each epsilon until it stands."""
+    guess = _one_jump_epsilon(composition, direction, target)
+    if guess <= 0:
+        return 0.0, 0.0
+    for _ in range(8):
+        jump = jumps.jumps(composition.steps, direction, guess, target)
+        if jump is None:
+            return None
+        root = _search(jump.log_delta, guess, target)
+        if abs(root - guess) < 2e-3 * guess:
+            return certified_root(jump.log_delta, root, target)
+        guess = float(np.clip(root, guess / 4, guess * 4))
+    return None
+
+
+def _one_jump_epsilon(composition: Composition, direction: int, target: float) -> float:
+    """The epsilon at which the deltas of the single steps add up to delta: an upper bound at 0, a guess elsewhere."""
+
+    if _one_jump_log_delta(composition, direction, 1e-35) <= target:
+        return 0.0
+    low, high = -80.0, float(np.log(EPSILON_LIMIT))
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        above = _one_jump_log_delta(composition, direction, float(np.exp(middle))) > target
+        low, high = (middle, high) if above else (low, middle)
+    return float(np.exp(low))
+
+
+def _one_jump_log_delta(composition: Composition, direction: int, epsilon: float) -> float:
+    at = np.array([epsilon])
+    terms = [np.log(s.count) + single_step_log_delta(s, direction, at)[0] for s in composition.steps]
+    return float(np.logaddexp.reduce(terms))
+
+
+def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, float]:
+    """Where the curve falls to `target`: an interval that is *checked*, whatever the search did.
+
+    high is returned only after upper(high) <= target was seen, low only after lower(low) >= target (or low = 0).
+    """
+    high_at_zero = float(curve(np.array([0.0]))[1][0])
+    if high_at_zero <= target:
+        return 0.0, 0.0
+    limit_lower, limit_upper = (float(v[0]) for v in curve(np.array([EPSILON_LIMIT])))
+    if limit_lower > target:
+        return EPSILON_LIMIT, np.inf
+    root = _search(curve, guess, target)
+    low, high = 0.0, np.inf
+    pad = max(2.0**-50 * root, 1e-18)
+    while pad < 4 * max(root, 1e-12):
+        lower, upper = curve(np.array([max(root - pad, 0.0), root + pad]))
+        if not np.isfinite(high) and upper[1] <= target:
+            high = root + pad
+        if low == 0.0 and root > pad and lower[0] >= target:
+            low = root - pad
+        if np.isfinite(high) and (low > 0 or root <= pad):
+            break
+        pad *= 3
+    if not np.isfinite(high) and limit_upper <= target:
+        high = EPSILON_LIMIT
+    return low, high
+
+
+def _search(curve: Curve, guess: float, target: float) -> float:
+    """The epsilon > 0 at which the middle of the bounds is the target, by safeguarded Newton steps."""
+    below, above = 0.0, EPSILON_LIMIT
+    at = float(np.clip(guess, 1e-15, EPSILON_LIMIT))
+    for _ in range(80):
+        nudge = 1e-5 * at
+        lower, upper = curve(np.array([at, at + nudge]))
+        middle = np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)
+        with np.errstate(invalid="ignore"):
+            gap, slope = middle[0] - target, (middle[1] - middle[0]) / nudge
+        if gap > 0:
+            below = at
+        else:
+            above = at
+        step = -gap / slope if np.isfinite(slope) and slope < 0 and np.isfinite(gap) else np.nan
+        candidate = at + step
+        if not below < candidate < above:
+            candidate = np.sqrt(max(below, 1e-3 * above if below > 0 else 1e-4 * above) * above)
+        if abs(candidate - at) <= 1e-10 * at:
+            return float(candidate)
+        at = float(candidate)
+    return at
+
+
+def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tuple[Array, Array]:
+    """Certified bounds on log delta in one direction, at ascending epsilons: one line serves all that are near it."""
+    if not composition.steps:
+        return _gaussian_curve(composition.gaussian)(epsilons)
+    if _single(composition):
+        return _single_curve(composition.steps[0], direction)(epsilons)
+    lower, upper = np.full(len(epsilons), -np.inf), np.zeros(len(epsilons))
+    if direction == ADD and composition.gaussian == 0:
+        upper[epsilons >= composition.most_added] = -np.inf
+    many = len(epsilons) > _FEW
+    waiting = np.flatnonzero(np.isfinite(upper))
+    ahead = 0.0
+    while waiting.size:
+        left = epsilons[waiting[0]]
+        at = float(epsilons[waiting[min(int(np.searchsorted(epsilons[waiting], left + ahead)), waiting.size - 1)]])
+        curve, spread = _curve_at(composition, direction, at, many)
+        if curve is None:
+            if ahead > 0:
+                ahead = 0.0
+                continue
+            lower[waiting], upper[waiting] = lattice.log_delta(composition.pairs(direction), epsilons[waiting])
+            break
+        low, high = curve(epsilons[waiting])
+        done = high - low < (_ENOUGH_FOR_MANY if many else _ENOUGH)
+        if not done[0] and ahead > 0:
+            ahead = 0.0
+            continue
+        done[0] = True
+        lower[waiting[done]], upper[waiting[done]] = low[done], high[done]
+        waiting, ahead = waiting[~done], 4 * spread
+    return lower, upper
+
+
+def _curve_at(composition: Composition, direction: int, epsilon: float, many: bool) -> tuple[Curve | None, float]:
+    """A curve that is sharp at epsilon (and, for many points, far around it), and the spread of its tilted loss."""
+    try:
+        task, c, target = contour.solve_for_epsilon(composition.steps, composition.gaussian, direction, epsilon)
+        line = contour.line(task, c, -45.0) if many else contour.line(task, c)
+    except contour.TooWideError:
+        line, target = None, _one_jump_log_delta(composition, direction, epsilon)
+    if line is not None:
+        return line.log_delta, float(np.sqrt(task.cumulants(c)[2]))
+    if composition.gaussian == 0 and epsilon > 0 and not many:
+        jump = jumps.jumps(composition.steps, direction, epsilon, min(target, -1e-3))
+        return (None if jump is None else jump.log_delta), 0.0
+    return None, 0.0
+
+
+def _gaussian_curve(squared: float) -> Curve:
+    mu = float(np.sqrt(squared))
+
+    def curve(epsilons: Array) -> tuple[Array, Array]:
+        if mu == 0:
+            value = np.where(epsilons < 0, np.log(-np.expm1(np.minimum(epsilons, -1e-300))), -np.inf)
+            return value, value
+        value = _gaussian_log_delta(mu, epsilons)
+        size = log_ndtr(0.5 * mu - epsilons / mu)
+        margin = _margin(size, value, np.abs(epsilons))
+        return value - margin, np.minimum(value + margin, 0.0)
+
+    return curve
+
+
+def _single_curve(step: Step, direction: int) -> Curve:
+    mu = 1 / step.noise
+
+    def curve(epsilons: Array) -> tuple[Array, Array]:
+        value = single_step_log_delta(step, direction, epsilons)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inner = _inner(step.rate, direction * epsilons)
+            size = log_ndtr(0.5 * mu - direction * inner / mu)
+            margin = _margin(size, value - np.log(step.rate), np.abs(inner))
+        margin = np.where(np.isnan(margin), 0.0, margin)
+        return value - margin, np.minimum(value + margin, 0.0)
+
+    return curve
+
+
+def _margin(size: Array, value: Array, argument: Array) -> Array:
+    """Rounding of log(e^size - something) = value: a few ulp of log_ndtr, and what the difference loses."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        lost = np.exp(np.minimum(size - value, 40.0))
+    return np.asarray(2.0**-53 * 64 * (1 + np.abs(size) + argument) * (1 + lost))

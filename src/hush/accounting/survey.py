@@ -1,0 +1,142 @@
+"""A rough picture of the losses of many steps: where a certified computation should look.
+
+Nothing here enters a bound. The lattice accountant takes its tilt, cut-offs and spacing from a `Plan`; a poor plan
+costs width, not truth.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.accounting.laws import spread
+from hush.accounting.losses import Array, Pair
+
+LARGEST = 1e4  # no epsilon beyond is looked for
+_MARGIN = 12.0  # losses that far beyond epsilon may count as infinite: it costs exp(-12) of their mass
+_RARE = 16.0  # losses count as rare that make up less than exp(-16) of delta
+_DEPTH = 45.0  # losses below -45 have P-mass below exp(-45)
+_EASE = 8.0  # log of how far above delta the Chernoff bound may be: the transform's rounding grows with it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where to look: exponential tilt, cut-offs, centres of the tilted losses and their root mean square deviation."""
+
+    tilt: float
+    low: float
+    high: float
+    centres: Array
+    deviation: float
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A rough picture of the steps' losses, on points that grow geometrically from 1e-10 to 3e4 (3% apart)."""
+
+    steps: tuple[tuple[Pair, int], ...]
+    reach: float = 3 * LARGEST
+
+    @cached_property
+    def total(self) -> int:
+        return sum(count for _, count in self.steps)
+
+    @cached_property
+    def doubt(self) -> float:
+        """Steps, weighted by how far out their atoms lie: the scale of the rounding of losses."""
+        return sum(count * (1 + max(map(abs, pair.atoms), default=0.0)) for pair, count in self.steps)
+
+    @cached_property
+    def counts(self) -> Array:
+        return np.array([count for _, count in self.steps], dtype=np.float64)
+
+    @cached_property
+    def nodes(self) -> Array:
+        positive = np.geomspace(1e-10, self.reach, 1100)
+        return np.concatenate([-positive[::-1], [0.0], positive])
+
+    @cached_property
+    def masses(self) -> Array:
+        """P-masses of the more revealing laws on the nodes, one row a step."""
+        return np.array([spread(*pair.masses(self.nodes), self.nodes)[0] for pair, _ in self.steps])
+
+    @cached_property
+    def infinite(self) -> float:
+        return float(self.counts @ [pair.infinite for pair, _ in self.steps])
+
+    def plan(self, epsilon: float, log_delta: float) -> tuple[Plan, float]:
+        """How to compute delta at an epsilon where it is about so large, and a rough value of its logarithm.
+
+        Losses so rare that they can't matter are cut off, and so are those beyond any doubt above epsilon: else they
+        would rule the moments.
+        """
+        rare_low, rare_high = self._quantiles(log_delta - _RARE)
+        low, high = rare_low, min(rare_high, abs(epsilon) + _MARGIN)
+        for _ in range(2):
+            width = 8 * self._moments(0.0, low, high)[1] * math.sqrt(self.total)
+            low, high = max(rare_low, -_DEPTH - width), min(rare_high, abs(epsilon) + _MARGIN + width)
+        scale = max(width / 8, 1e-12)
+        tilts = np.append(0.0, np.geomspace(1e-3 / (scale + abs(epsilon)), 1e3 / scale, 60))
+        exponents = self._log_mgf(tilts, low, high) - tilts * epsilon
+        exponents[1:] += tilts[1:] * np.log(tilts[1:] / (1 + tilts[1:])) - np.log1p(tilts[1:])
+        best = float(exponents.min())
+        # The smallest tilt that leaves the transform's rounding errors far below delta keeps heavy tails out of the
+        # window.
+        plan = self.plan_tilt(float(tilts[np.argmax(exponents <= max(best + 0.5, log_delta + _EASE))]), low, high)
+        beyond = float(self.counts @ self.masses[:, self.nodes > high].sum(axis=1)) + self.infinite
+        return plan, float(np.logaddexp(best, math.log(max(beyond, 1e-300))))
+
+    def plan_at(self, epsilon: float) -> tuple[Plan, float]:
+        """The same where nothing is known of delta: try sizes."""
+        rough = min(self.plan(epsilon, -size)[1] for size in (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 640.0))
+        return self.plan(epsilon, rough)
+
+    def _quantiles(self, log_mass: float) -> tuple[float, float]:
+        """Losses below and above which all steps together have no more P-mass than this."""
+        masses = self.counts @ self.masses
+        allowed = math.exp(max(log_mass, -690.0))
+        below, above = np.cumsum(masses) > allowed, np.cumsum(masses[::-1]) > allowed
+        first, last = int(np.argmax(below)), masses.size - 1 - int(np.argmax(above))
+        if not below.any() or first > last:
+            return -1.0, 1.0
+        return float(self.nodes[max(first - 1, 0)]), float(self.nodes[min(last + 1, masses.size - 1)])
+
+    def plan_tilt(self, tilt: float, low: float, high: float) -> Plan:
+        centres, deviation = self._moments(tilt, low, high)
+        return Plan(tilt, low, high, centres, max(deviation, 1e-12, 1e-7 * float(np.abs(centres).max())))
+
+    def guess(self, log_delta: float) -> float:
+        """A rough epsilon for a delta, by bisection."""
+        low, high = 1e-12, 1.01 * LARGEST
+        for _ in range(12):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self.plan(middle, log_delta)[1] > log_delta else (low, middle)
+        return high
+
+    def _between(self, low: float, high: float) -> NDArray[np.bool_]:
+        return np.asarray((self.nodes >= low) & (self.nodes <= high) & (self.masses.max(axis=0) > 0))
+
+    def _log_mgf(self, tilts: Array, low: float, high: float) -> Array:
+        here = self._between(low, high)
+        masses = self.masses[:, here]
+        largest = masses.max(axis=0)
+        exponents = np.log(largest)[:, None] + np.outer(self.nodes[here], tilts)
+        peaks = exponents.max(axis=0)
+        sums = (masses / largest) @ np.exp(exponents - peaks)
+        return np.asarray(self.counts @ (np.log(sums + 1e-300) + peaks))
+
+    def _moments(self, tilt: float, low: float, high: float) -> tuple[Array, float]:
+        """Mean of each step's tilted loss, and the root mean square deviation over all steps."""
+        here = self._between(low, high)
+        nodes = self.nodes[here]
+        with np.errstate(divide="ignore"):
+            exponents = np.log(self.masses[:, here]) + tilt * nodes
+        weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        centres = weights @ nodes
+        variances = weights @ nodes**2 - centres**2
+        return centres, math.sqrt(max(0.0, float(self.counts @ variances)) / self.total)

@@ -1,0 +1,178 @@
+"""Mechanisms are values: immutable, comparable, composable, storable, and honest about their relation."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from hush.accounting import (
+    ADD_REMOVE,
+    REPLACE_ONE,
+    Bounds,
+    Composition,
+    Gaussian,
+    Guarantees,
+    Laplace,
+    Mechanism,
+    Projected,
+    RandomisedResponse,
+    Renyi,
+    Tradeoff,
+    compose,
+)
+
+EVERY_KIND = [
+    Gaussian(1.3),
+    Gaussian(1.3, REPLACE_ONE),
+    Laplace(2.0),
+    RandomisedResponse(0.5),
+    Guarantees.of(0.3, 1e-6),
+    Guarantees(((0.3, 1e-6), (1.0, 1e-9))),
+    Tradeoff((0.0, 0.2, 1.0), (0.9, 0.4, 0.0)),
+    Renyi((2.0, 4.0, 8.0), (0.01, 0.02, 0.05)),
+    Projected(1.3, 30),
+    Gaussian(1.3).poisson(0.01),
+    Projected(1.3, 30).poisson(0.01),
+    Gaussian(1.3).uniform(10, of=1000),
+    Laplace(2.0).poisson(0.1) * 7,
+    Gaussian(1.3).poisson(0.01) * 100 + Gaussian(8.0) + Laplace(10.0) * 3,
+    (Gaussian(1.3).poisson(0.01) * 100).group(3),
+]
+
+
+@pytest.mark.parametrize("mechanism", EVERY_KIND, ids=str)
+def test_goes_to_json_and_back_unchanged(mechanism: Mechanism) -> None:
+    assert Mechanism.from_json(mechanism.to_json()) == mechanism
+    assert hash(Mechanism.from_json(mechanism.to_json())) == hash(mechanism)
+
+
+@pytest.mark.parametrize("mechanism", EVERY_KIND, ids=str)
+def test_prints_its_relation_and_its_tag(mechanism: Mechanism) -> None:
+    assert mechanism.neighbours.value in str(mechanism)
+    assert mechanism.tag in str(mechanism)
+
+
+def test_values_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Gaussian(1.0).noise_multiplier = 2.0  # type: ignore[misc]
+
+
+def test_composition_is_commutative_and_associative_and_counts_equal_steps_together() -> None:
+    a, b, c = Gaussian(1.0).poisson(0.1), Gaussian(2.0), Laplace(3.0)
+    assert a + b == b + a
+    assert (a + b) + c == a + (b + c)
+    assert a + a + a == a * 3 == 3 * a
+    assert a * 2 + a * 3 == a * 5
+    assert (a * 3) * 2 == a * 6
+    assert (a + b) * 4 == a * 4 + b * 4
+    assert a * 1 == a
+
+
+def test_thousands_of_steps_group_into_the_distinct_ones() -> None:
+    run = compose([(Gaussian(1.0 + (i % 5)), 1) for i in range(5000)])
+    assert [count for _, count in run.parts()] == [1000] * 5
+
+
+def test_different_relations_do_not_compose() -> None:
+    with pytest.raises(ValueError, match=r"add/remove one and replace one"):
+        Gaussian(1.0) + Gaussian(1.0, REPLACE_ONE)
+
+
+def test_sampling_at_rate_one_changes_nothing() -> None:
+    assert Gaussian(1.3).poisson(1.0) == Gaussian(1.3)
+    assert Gaussian(1.3).uniform(5, of=5) == Gaussian(1.3, REPLACE_ONE)
+
+
+def test_releases_from_one_sample_are_one_value() -> None:
+    assert Gaussian.joint(1.0, 1.0).noise_multiplier == pytest.approx(math.sqrt(0.5))
+    assert Gaussian.joint(2.0) == Gaussian(2.0)
+    with pytest.raises(ValueError, match="joint"):
+        (Gaussian(1.0) * 2).poisson(0.1)
+    # the example of the design: two sigma=1 releases in the first Table 1 setting
+    run = Gaussian.joint(1.0, 1.0).poisson(256 / 60_000) * 3516
+    assert run.epsilon(1e-5).upper == pytest.approx(3.29, abs=0.01)
+
+
+def test_the_relation_carries_the_sensitivity() -> None:
+    assert ADD_REMOVE.sensitivity == 1.0
+    assert REPLACE_ONE.sensitivity == 2.0
+    assert Gaussian(1.3).uniform(256, of=60_000).neighbours is REPLACE_ONE
+    assert Gaussian(1.3).shuffled().neighbours is REPLACE_ONE
+    assert Gaussian(1.3).shuffled().mu == pytest.approx(1 / 1.3)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "tag"),
+    [
+        (Gaussian(1.0), "exact"),
+        (Gaussian(1.0).poisson(0.1) * 5, "exact"),
+        (Gaussian(1.0).uniform(1, of=10), "bound"),
+        (Gaussian(1.0, REPLACE_ONE).poisson(0.1), "bound"),
+        (Guarantees.of(1.0, 1e-5), "bound"),
+        (Projected(1.0, 10).poisson(0.1), "exact"),
+        (Gaussian(1.0) + Guarantees.of(1.0), "bound"),
+        ((Gaussian(1.0) * 4).group(2), "exact"),
+        ((Gaussian(1.0).poisson(0.1) * 4).group(2), "bound"),
+    ],
+)
+def test_tags_say_whether_the_number_is_the_mechanisms_own(mechanism: Mechanism, tag: str) -> None:
+    assert mechanism.tag == tag
+
+
+def test_mu_is_known_exactly_where_the_mechanism_is_gaussian() -> None:
+    assert (Gaussian(2.0) * 9 + Gaussian(1.0)).mu == pytest.approx(math.sqrt(9 / 4 + 1))
+    assert (Gaussian(2.0) * 4).group(3).mu == pytest.approx(3.0)
+    assert (Gaussian(2.0).poisson(0.5) * 4).mu is None
+
+
+BAD = [
+    (lambda: Gaussian(0.0), "positive"),
+    (lambda: Gaussian(-1.0), "positive"),
+    (lambda: Gaussian(math.nan), "positive"),
+    (lambda: Gaussian(math.inf), "finite"),
+    (lambda: Laplace(0.0), "positive"),
+    (lambda: Gaussian(1.0).poisson(0.0), "sampling rate"),
+    (lambda: Gaussian(1.0).poisson(1.5), "sampling rate"),
+    (lambda: Gaussian(1.0).poisson(math.nan), "sampling rate"),
+    (lambda: Gaussian(1.0).uniform(0, of=10), "batch"),
+    (lambda: Gaussian(1.0).uniform(11, of=10), "batch"),
+    (lambda: Gaussian(1.0) * 0, "whole number"),
+    (lambda: Gaussian(1.0) * 1.5, "whole number"),  # type: ignore[operator]
+    (lambda: Gaussian(1.0).group(0), "whole number"),
+    (lambda: Projected(1.0, 0), "whole number"),
+    (lambda: Projected(1.0, 10).uniform(1, of=10), "add/remove"),
+    (lambda: Guarantees(()), "At least one"),
+    (lambda: Guarantees.of(-1.0), "epsilon"),
+    (lambda: Guarantees.of(1.0, 2.0), "delta"),
+    (lambda: Tradeoff((0.0, 1.0), (0.2, 0.5)), "trade-off function"),
+    (lambda: Tradeoff((0.0, 0.5), (0.2, 0.1)), "from 0 to 1"),
+    (lambda: Renyi((0.5,), (0.1,)), "Renyi"),
+    (lambda: Gaussian(1.0).poisson(0.1).poisson(0.1), "single release"),
+    (lambda: Gaussian(1.0).epsilon(0.0), "purely private"),
+    (lambda: Gaussian(1.0).epsilon(1.0), "below 1"),
+    (lambda: Gaussian(1.0).epsilon(math.nan), "below 1"),
+    (lambda: Gaussian(1.0).delta(-1.0), "not negative"),
+    (lambda: Gaussian(1.0).delta(math.nan), "not negative"),
+    (lambda: Mechanism.from_json("{}"), "Not a mechanism"),
+    (lambda: Mechanism.from_json('{"mechanism": "gaussian"}'), "fields"),
+    (lambda: Bounds(2.0, 1.0), "lower bound"),
+]
+
+
+@pytest.mark.parametrize(("build", "says"), BAD)
+def test_bad_input_gives_one_sentence(build: object, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        build()  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+
+
+def test_compositions_are_built_not_nested() -> None:
+    with pytest.raises(ValueError, match="single releases"):
+        Composition(((Gaussian(1.0) * 2, 1),))
+
+
+def test_numpy_numbers_are_welcome() -> None:
+    run = Gaussian(np.float64(1.3)).poisson(np.float64(0.01)) * np.int64(10)
+    assert run == Gaussian(1.3).poisson(0.01) * 10
+    assert Mechanism.from_json(run.to_json()) == run
