@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+import warnings
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ import typer
 
 from hush import __version__, cli
 from hush.accounting import Bounds, Gaussian, Projected
+from hush.cli.options import parse_epochs, parse_number, parse_rate, parse_whole
+from hush.cli.printing import down, up
+from hush.cli.run import Rate, Run, Sampling, count_steps
 
 MNIST = ["--rate", "256/60000", "--noise", "1.3", "--epochs", "15"]
 SMALL = ["--rate", "0.1", "--noise", "2", "--steps", "10"]
@@ -50,7 +54,7 @@ def tell(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ],
 )
 def test_numbers_and_fractions_are_read_exactly(text: str, value: Fraction) -> None:
-    assert cli.parse_number(text) == value
+    assert parse_number(text) == value
 
 
 @pytest.mark.parametrize(
@@ -58,17 +62,17 @@ def test_numbers_and_fractions_are_read_exactly(text: str, value: Fraction) -> N
 )
 def test_what_is_no_number_is_refused_at_once(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        cli.parse_number(text)
+        parse_number(text)
 
 
 def test_a_rate_keeps_the_batch_and_the_records_it_was_written_with() -> None:
-    assert cli.parse_rate("256/60000") == cli.Rate(256, 60000)
-    assert cli.parse_rate("0.0125") == cli.Rate(1, 80)
-    assert float(cli.parse_rate("256/60000")) == 256 / 60000
+    assert parse_rate("256/60000") == Rate(256, 60000)
+    assert parse_rate("0.0125") == Rate(1, 80)
+    assert float(parse_rate("256/60000")) == 256 / 60000
 
 
 def test_whole_numbers_may_have_an_exponent() -> None:
-    assert cli.parse_whole("1e9") == 10**9
+    assert parse_whole("1e9") == 10**9
 
 
 @pytest.mark.parametrize(
@@ -85,16 +89,16 @@ def test_whole_numbers_may_have_an_exponent() -> None:
     ],
 )
 def test_steps_are_epochs_over_rate_rounded_half_to_even(epochs: str, rate: str, steps: int) -> None:
-    assert cli.count_steps(cli.parse_epochs(epochs), cli.parse_rate(rate)) == steps
+    assert count_steps(parse_epochs(epochs), parse_rate(rate)) == steps
 
 
 def test_the_options_become_the_mechanism_they_name() -> None:
-    rate = cli.Rate(256, 60000)
+    rate = Rate(256, 60000)
     gaussian = Gaussian(noise_multiplier=1.3)
-    assert cli.Run(1.3, rate, 7, cli.Sampling.POISSON).mechanism() == gaussian.poisson(256 / 60000) * 7
-    assert cli.Run(1.3, rate, 7, cli.Sampling.UNIFORM).mechanism() == gaussian.uniform(256, of=60000) * 7
-    assert cli.Run(1.3, None, 7, cli.Sampling.NONE).mechanism() == gaussian * 7
-    assert cli.Run(1.3, rate, 7, cli.Sampling.POISSON, projections=30, group=2).mechanism() == (
+    assert Run(1.3, rate, 7, Sampling.POISSON).mechanism() == gaussian.poisson(256 / 60000) * 7
+    assert Run(1.3, rate, 7, Sampling.UNIFORM).mechanism() == gaussian.uniform(256, of=60000) * 7
+    assert Run(1.3, None, 7, Sampling.NONE).mechanism() == gaussian * 7
+    assert Run(1.3, rate, 7, Sampling.POISSON, projections=30, group=2).mechanism() == (
         Projected(noise_multiplier=1.3, projections=30).poisson(256 / 60000) * 7
     ).group(2)
 
@@ -238,11 +242,11 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_printed_bounds_are_rounded_to_the_safe_side() -> None:
-    assert cli._up(0.86454012, 4) == "0.8646"
-    assert cli._down(0.86459, 4) == "0.8645"
-    assert cli._up(1.23456e-9, 3) == "1.24e-9"
-    assert cli._up(9.9999, 3) == "10.00"
-    assert (cli._up(0.0), cli._up(math.inf)) == ("0", "infinity")
+    assert up(0.86454012, 4) == "0.8646"
+    assert down(0.86459, 4) == "0.8645"
+    assert up(1.23456e-9, 3) == "1.24e-9"
+    assert up(9.9999, 3) == "10.00"
+    assert (up(0.0), up(math.inf)) == ("0", "infinity")
 
 
 # Refusing
@@ -276,6 +280,8 @@ BAD = {
     "unknown sampling": [*SMALL, "--delta", "1e-5", "--sampling", "shuffled"],
     "projections 0": [*SMALL, "--delta", "1e-5", "--projections", "0"],
     "projections with uniform sampling": [*SMALL, "--delta", "1e-5", "--projections", "9", "--sampling", "uniform"],
+    "too many projections": [*SMALL, "--delta", "1e-5", "--projections", "1e12"],
+    "too large a group": [*SMALL, "--delta", "1e-5", "--group", "1e12"],
     "group 0": [*SMALL, "--delta", "1e-5", "--group", "0"],
     "unknown option": [*SMALL, "--delta", "1e-5", "--colour"],
     "beyond floating point": ["--rate", "0.1", "--noise", "1e-200", "--steps", "10", "--delta", "1e-5"],
@@ -318,6 +324,7 @@ def test_bad_input_is_one_sentence_and_status_2(
         ["calibrate", "--find", "happiness", "--epsilon", "1", "--delta", "1e-5"],
         ["curve", *SMALL, "--output", "curve.pdf"],
         ["curve", *SMALL, "--output", "curve.csv", "--points", "1"],
+        ["curve", *SMALL, "--output", "curve.csv", "--points", "1e12"],
         ["curve", *SMALL, "--output", "no/such/folder/curve.csv"],
         ["compare", *SMALL, "--delta", "0"],
         ["divine"],
@@ -340,6 +347,19 @@ def test_a_refusal_of_the_library_is_passed_on(
 
     monkeypatch.setattr("hush.accounting.Mechanism.epsilon", refused)
     assert refuse(capsys, "epsilon", *SMALL, "--delta", "1e-5") == "Error: Not with these numbers.\n"
+
+
+def test_what_numpy_thinks_of_the_numbers_stays_inside(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def grumbling(self: Gaussian, delta: float) -> Bounds:
+        warnings.warn("overflow encountered in exp", RuntimeWarning, stacklevel=1)
+        return Bounds(1.0, 1.0)
+
+    monkeypatch.setattr("hush.accounting.Mechanism.epsilon", grumbling)
+    with warnings.catch_warnings():
+        warnings.resetwarnings()  # as from the shell, without pytest's filters
+        tell(capsys, "epsilon", *SMALL, "--delta", "1e-5")
 
 
 # From the shell

@@ -8,26 +8,27 @@ True
 
 from hush.accounting import calibrate
 from hush.accounting.bounds import Bounds
+from hush.accounting.groups import Group
 from hush.accounting.mechanisms import (
     ADD_REMOVE,
     BOUND,
     EXACT,
     REPLACE_ONE,
     Composition,
-    Gaussian,
-    Group,
-    Guarantees,
-    Laplace,
     Mechanism,
     Neighbours,
-    Poisson,
+    compose,
+)
+from hush.accounting.releases import (
+    Gaussian,
+    Guarantees,
+    Laplace,
     Projected,
     RandomisedResponse,
     Renyi,
     Tradeoff,
-    Uniform,
-    compose,
 )
+from hush.accounting.sampled import Poisson, Uniform
 
 __all__ = [
     "ADD_REMOVE",

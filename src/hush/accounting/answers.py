@@ -23,21 +23,19 @@ from hush.accounting.errors import (
     group_vertices,
     lines_from_curve,
 )
+from hush.accounting.groups import Group
 from hush.accounting.losses import Atoms, Enclosed, Pair
-from hush.accounting.mechanisms import (
-    ADD_REMOVE,
+from hush.accounting.mechanisms import ADD_REMOVE, Mechanism
+from hush.accounting.releases import (
     Gaussian,
-    Group,
     Guarantees,
     Laplace,
-    Mechanism,
-    Poisson,
     Projected,
     RandomisedResponse,
     Renyi,
     Tradeoff,
-    Uniform,
 )
+from hush.accounting.sampled import Poisson, Uniform
 from hush.accounting.transform import Step
 
 EPSILON_LIMIT = subsampled.EPSILON_LIMIT
@@ -71,7 +69,9 @@ def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
     if not 0 <= epsilon < math.inf:
         raise ValueError(f"epsilon must be finite and not negative, got {epsilon}.")
     lower, upper = log_delta_curve(mechanism, np.array([float(epsilon)]))
-    return _ordered((math.exp(lower[0]), math.exp(upper[0])))
+    # What is too small for floating point is small, but an upper bound must not round it down to nothing.
+    smallest = math.ulp(0.0) if upper[0] > -math.inf else 0.0
+    return _ordered((math.exp(lower[0]), max(math.exp(upper[0]), smallest)))
 
 
 def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array]:

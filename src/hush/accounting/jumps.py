@@ -28,10 +28,11 @@ from scipy.special import log_ndtr, ndtr, ndtri_exp
 
 from hush.accounting import transform
 from hush.accounting.contour import ADD, REMOVE, Line, alias_free_spacing, chernoff, chernoff_points, log1p, log_peak
-from hush.accounting.transform import UNIT_ROUNDOFF, Array, Grid, Numbers, Step
+from hush.accounting.transform import UNIT_ROUNDOFF, Array, Grid, Numbers, Step, Window
 
 _MOST_NODES = 40_000
 _MOST_TERMS = 20_000_000
+_FINEST = 6000
 _CHUNK = 256
 _LOG_NEGLIGIBLE = -22.0
 
@@ -378,7 +379,8 @@ def _log_middle_decay(label: Labels, power: float, height: float, shift: float) 
     with np.errstate(divide="ignore"):
         window = np.log(np.minimum(rising, falling) + bells)
     terms = power * modulus - height * np.abs(angle) + grid.log_weight + allowance + window
-    return float(0.5 * shift**2 + np.logaddexp.reduce(terms))
+    log_sides = transform.log_moved_sides(grid, power, height, shift, _middle_windows(label))
+    return float(np.logaddexp(0.5 * shift**2 + np.logaddexp.reduce(terms), log_sides))
 
 
 def _evaluate(
@@ -395,62 +397,82 @@ def _evaluate(
     nodes = np.asarray(c + 1j * spacing * np.arange(int(np.ceil(height / spacing)) + 1), dtype=np.complex128)
     power = 1 + c if direction == REMOVE else -c
     shape, errors = np.empty(nodes.shape, complex), np.zeros(nodes.shape)
-    fine = [_refined(label, power, height) for label in labels]
-    if sum(label.bulk_grid.size + label.middle_grid.size for label in fine) * len(nodes) > _MOST_TERMS:
-        return None
+    # |d/dB1| and |d/dB0| of (B0+B1)^T - B0^T are at most T (B0+B1)^(T-1) and T ((B0+B1)^(T-1) - B0^(T-1)) at c
+    whole = np.exp(_log_mgf(labels, direction, np.array([c]))[0] - value) * 1.01
+    top = whole + np.exp(_bulk_log_mgf(labels, direction, np.array([c]))[0] - value) * 1.01
+    terms = 0
     for start in range(0, len(nodes), _CHUNK):
         part = slice(start, start + _CHUNK)
         powers = 1 + nodes[part] if direction == REMOVE else -nodes[part]
+        refined = [_refined(label, power, float(nodes[part].imag.max())) for label in labels]
+        labels = [one.labels for one in refined]
+        terms += sum(label.bulk_grid.size + label.middle_grid.size for label in labels) * len(powers)
+        if terms > _MOST_TERMS:
+            return None
         bulk, ratio = np.zeros(powers.shape, complex), np.zeros(powers.shape, complex)
-        for label in fine:
-            count = label.step.count
+        for one in refined:
+            label, count = one.labels, one.labels.step.count
             base = np.asarray(label.bulk_excess(powers), complex)
             jump = np.asarray(label.middle_mgf(powers), complex) / (1 + base)
             bulk += count * log1p(base)
             ratio += count * log1p(jump)
+            errors[part] += count * _node_errors(one, power, np.abs(powers), whole, top)
         with np.errstate(over="ignore", invalid="ignore"):
             shape[part] = np.exp(bulk - value) * np.expm1(ratio)
     if not np.all(np.isfinite(shape)):
         return None
-    at_c = np.array([power])
-    # |d/dB1| and |d/dB0| of (B0+B1)^T - B0^T are at most T (B0+B1)^(T-1) and T ((B0+B1)^(T-1) - B0^(T-1)) at c
-    whole = np.exp(_log_mgf(fine, direction, np.array([c]))[0] - value)
-    top = whole + np.exp(_bulk_log_mgf(fine, direction, np.array([c]))[0] - value)
-    for label in fine:
-        count, sizes = label.step.count, np.abs(nodes)
-        size, middle = 1 + float(label.bulk_excess(at_c)[0].real), float(label.middle_mgf(at_c)[0].real)
-        tiny = np.exp(_log_error(count)) + _end_sizes(label, power, height)
-        furthest = float(np.max(np.abs(label.middle_grid.loss)))
-        jump_error = tiny + 4 * UNIT_ROUNDOFF * middle * (100 + sizes * furthest)
-        bulk_error = tiny + transform.rounding(label.bulk_grid, power, sizes)
-        errors += count * (top * jump_error + whole * bulk_error) / max(size, 1e-290)
     errors += 4 * UNIT_ROUNDOFF * np.abs(shape) * (1 + abs(value))
     return Line(c, spacing, nodes, shape, errors, value, log_tail, points, values, 0.0)
 
 
-def _end_sizes(label: Labels, power: float, height: float) -> float:
-    """What the quadratures lose at the ends of the grids, and what the dropped bulk leaves in 1 + r (g-1)."""
-    bulk_factor = float(ndtr((label.low - label.bulk_grid.right) / label.width))
-    middle_factor = float(ndtr((label.high - label.middle_grid.right) / label.narrow))
-    left_factor = float(ndtr((label.middle_grid.left - label.low) / label.width))
-    left = transform.end_size(label.middle_grid, power, height, 0.0) * left_factor
-    right = transform.end_size(label.middle_grid, power, height, middle_factor)
-    right -= transform.end_size(label.middle_grid, power, height, 0.0)
-    bulk = transform.end_size(label.bulk_grid, power, height, bulk_factor)
-    leftover = (1 + 2 * (abs(power) + height) * label.step.rate) * np.exp(label.log_dropped)
-    return float(left + right + bulk + leftover)
+def _node_errors(one: Refined, power: float, sizes: Array, whole: float, top: float) -> Array:
+    """The errors of one step's two sums, quadrature and rounding, carried into (B0+B1)^T - B0^T, per step."""
+    label, at_c = one.labels, np.array([power])
+    bulk, middle = 1 + float(label.bulk_excess(at_c)[0].real), float(label.middle_mgf(at_c)[0].real)
+    furthest = float(np.max(np.abs(label.middle_grid.loss)))
+    middle_error = one.middle_error + 4 * UNIT_ROUNDOFF * middle * (100 + sizes * furthest)
+    bulk_error = one.bulk_error + transform.rounding(label.bulk_grid, power, sizes)
+    return np.asarray((top * middle_error + whole * bulk_error) / max(bulk, 1e-290))
 
 
-def _log_error(count: int) -> float:
-    return float(np.log(1e-12 / count) - 8)
+def _middle_windows(label: Labels) -> tuple[Window, Window]:
+    """How small the middle label is at the two ends of its grid."""
+    start = Window((label.middle_grid.left - label.low) / label.width, label.width)
+    return start, Window((label.high - label.middle_grid.right) / label.narrow, label.narrow)
 
 
-def _refined(label: Labels, power: float, height: float) -> Labels:
-    wanted = _log_error(label.step.count)
-    bulk = transform.sufficient_spacing(label.bulk_grid, power, height, wanted, label.width)
-    middle = transform.sufficient_spacing(label.middle_grid, power, height, wanted, label.narrow)
-    return replace(
-        label,
-        bulk_grid=label.bulk_grid.refined(min(bulk, label.bulk_grid.spacing)),
-        middle_grid=label.middle_grid.refined(min(middle, label.middle_grid.spacing)),
-    )
+@dataclass(frozen=True)
+class Refined:
+    """Labels with grids fine enough, and bounds on what their two sums may be wrong by."""
+
+    labels: Labels
+    bulk_error: float
+    middle_error: float
+
+
+def _refined(label: Labels, power: float, height: float) -> Refined:
+    """Finer grids until the proved errors up to this height are negligible, or the grids too long."""
+    wanted = 1e-12 / label.step.count
+    edge = (label.low, -label.width)
+    bulk, middle = label.bulk_grid, label.middle_grid
+    while (bulk_error := _bulk_error(replace(label, bulk_grid=bulk), power, height, edge)) > wanted:
+        if bulk.size > _FINEST:
+            break
+        bulk = bulk.refined(0.75 * bulk.spacing)
+    while (middle_error := _middle_error(replace(label, middle_grid=middle), power, height)) > wanted:
+        if middle.size > _FINEST:
+            break
+        middle = middle.refined(0.75 * middle.spacing)
+    leftover = (1 + 2 * (abs(power) + height) * label.step.rate) * float(np.exp(label.log_dropped))
+    return Refined(replace(label, bulk_grid=bulk, middle_grid=middle), bulk_error + leftover, middle_error)
+
+
+def _bulk_error(label: Labels, power: float, height: float, edge: tuple[float, float]) -> float:
+    log_window = log_ndtr((label.low - label.bulk_grid.nodes) / label.width)
+    return transform.windowed_error(label.bulk_grid, power, height, np.asarray(log_window), (edge,))
+
+
+def _middle_error(label: Labels, power: float, height: float) -> float:
+    grid = label.middle_grid
+    edges = ((label.low, label.width), (label.high, -label.narrow))
+    return transform.windowed_error(grid, power, height, label.log_middle - grid.log_weight, edges)

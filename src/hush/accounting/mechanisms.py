@@ -1,11 +1,13 @@
 """Mechanisms as values: what was released, how it was sampled, how often, and who counts as a neighbour.
 
+    >>> from hush.accounting import Gaussian
     >>> run = Gaussian(noise_multiplier=1.3).poisson(256 / 60_000) * 3516
     >>> round(run.epsilon(delta=1e-5).upper, 6)
     0.86454
 
 A mechanism is immutable, comparable, printable, and goes to JSON and back.  Everything that can be asked of privacy
-is a function of such a value (`hush.accounting.answers`).
+is a function of such a value (`hush.accounting.answers`).  Here are what all mechanisms share and how they compose;
+the kinds are in `releases`, `sampled` and `groups`.
 
 The *noise multiplier* is the standard deviation of the noise divided by the sensitivity of the sum it is added to,
 and the sensitivity belongs to the neighbouring relation: a sum of vectors of norm at most C moves by C when one
@@ -22,9 +24,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hush.accounting.bounds import Bounds
+from hush.accounting.checks import check_batch, check_rate, check_whole
 
 if TYPE_CHECKING:
     from hush.accounting.errors import ErrorCurve
@@ -55,12 +59,27 @@ class Mechanism(ABC):
     """A randomised release, or a composition of releases."""
 
     kind: ClassVar[str]
+    """Its name in JSON."""
     neighbours: Neighbours
+    _kinds: ClassVar[dict[str, type[Mechanism]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Mechanism._kinds[cls.kind] = cls
 
     @property
     def tag(self) -> str:
         """'exact' or 'bound'."""
         return EXACT
+
+    @property
+    def records(self) -> int:
+        """In how many records neighbours differ: one, except for groups."""
+        return 1
+
+    @property
+    def relation(self) -> str:
+        """Who is a neighbour of whom, in words."""
+        return self.neighbours.value + ("" if self.records == 1 else f", {self.records} times over")
 
     @abstractmethod
     def describe(self) -> str:
@@ -88,8 +107,7 @@ class Mechanism(ABC):
 
     def __mul__(self, steps: int) -> Mechanism:
         """The mechanism run `steps` times."""
-        if isinstance(steps, bool) or int(steps) != steps or steps < 1:
-            raise ValueError(f"The number of steps must be a whole number from 1 on, got {steps}.")
+        check_whole("The number of steps", steps)
         return compose([(self, int(steps))])
 
     __rmul__ = __mul__
@@ -100,13 +118,16 @@ class Mechanism(ABC):
 
     def poisson(self, rate: float) -> Mechanism:
         """On a sample in which each record takes part by its own coin flip of probability `rate`."""
-        _check_rate(rate)
+        from hush.accounting.sampled import Poisson
+
+        check_rate(rate)
         return self if rate == 1 else Poisson(self, float(rate))
 
     def uniform(self, batch: int, of: int) -> Mechanism:
         """On a uniformly drawn batch of a fixed size out of `of` records; the relation is then replace-one."""
-        if not 1 <= batch <= of:
-            raise ValueError(f"A batch has between 1 and {of} of the {of} records, got {batch}.")
+        from hush.accounting.sampled import Uniform
+
+        check_batch(batch, of)
         inner = self.under(REPLACE_ONE)
         return inner if batch == of else Uniform(inner, int(batch), int(of))
 
@@ -116,8 +137,9 @@ class Mechanism(ABC):
 
     def group(self, size: int) -> Mechanism:
         """The same releases, for neighbours that differ in up to `size` records."""
-        if isinstance(size, bool) or int(size) != size or size < 1:
-            raise ValueError(f"A group has a whole number of records from 1 on, got {size}.")
+        from hush.accounting.groups import Group
+
+        check_whole("The size of a group", size)
         return self if size == 1 else Group(self, int(size))
 
     def under(self, neighbours: Neighbours) -> Mechanism:
@@ -182,7 +204,7 @@ class Mechanism(ABC):
     # Printing and storing
 
     def __str__(self) -> str:
-        return f"{self.describe()} [{self.neighbours.value}, {self.tag}]"
+        return f"{self.describe()} [{self.relation}, {self.tag}]"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: numbers, strings, lists and dictionaries."""
@@ -196,7 +218,7 @@ class Mechanism(ABC):
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Mechanism:
-        kinds = {cls.kind: cls for cls in _KINDS}
+        kinds = Mechanism._kinds
         if not isinstance(data, dict) or data.get("mechanism") not in kinds:
             raise ValueError(f"Not a mechanism: {str(data)[:80]}; its 'mechanism' must be one of {', '.join(kinds)}.")
         cls = kinds[data["mechanism"]]
@@ -211,353 +233,6 @@ class Mechanism(ABC):
 
 
 @dataclass(frozen=True)
-class Gaussian(Mechanism):
-    """Gaussian noise of `noise_multiplier` times the sensitivity, on all coordinates of one release."""
-
-    kind: ClassVar[str] = "gaussian"
-    noise_multiplier: float
-    neighbours: Neighbours = ADD_REMOVE
-
-    def __post_init__(self) -> None:
-        _check_positive("The noise multiplier", self.noise_multiplier)
-
-    def describe(self) -> str:
-        return f"Gaussian(noise_multiplier={self.noise_multiplier:g})"
-
-    @property
-    def mu(self) -> float:
-        return 1 / self.noise_multiplier
-
-    def pair(self) -> Pair:
-        from hush.accounting.losses import GaussianPair
-
-        return GaussianPair(1 / self.noise_multiplier)
-
-    def under(self, neighbours: Neighbours) -> Gaussian:
-        return Gaussian(self.noise_multiplier, neighbours)
-
-    @staticmethod
-    def joint(*noise_multipliers: float, neighbours: Neighbours = ADD_REMOVE) -> Gaussian:
-        """Several releases from one and the same sample: one release with (sum of sigma_i^-2)^(-1/2).
-
-        Per-layer noise, or a count beside a gradient.  Charging them as separately subsampled releases would
-        understate the loss, so subsample this value instead.
-        """
-        for noise in noise_multipliers:
-            _check_positive("The noise multiplier", noise)
-        if not noise_multipliers:
-            raise ValueError("A joint release needs at least one noise multiplier.")
-        return Gaussian(sum(noise**-2 for noise in noise_multipliers) ** -0.5, neighbours)
-
-
-@dataclass(frozen=True)
-class Laplace(Mechanism):
-    """Laplace noise whose scale is `noise_multiplier` times the (one-norm) sensitivity: 1/noise_multiplier-DP."""
-
-    kind: ClassVar[str] = "laplace"
-    noise_multiplier: float
-    neighbours: Neighbours = ADD_REMOVE
-
-    def __post_init__(self) -> None:
-        _check_positive("The noise multiplier", self.noise_multiplier)
-
-    def describe(self) -> str:
-        return f"Laplace(noise_multiplier={self.noise_multiplier:g})"
-
-    @property
-    def largest_loss(self) -> float:
-        return 1 / self.noise_multiplier
-
-    def pair(self) -> Pair:
-        from hush.accounting.losses import LaplacePair
-
-        return LaplacePair(1 / self.noise_multiplier)
-
-    def under(self, neighbours: Neighbours) -> Laplace:
-        return Laplace(self.noise_multiplier, neighbours)
-
-
-@dataclass(frozen=True)
-class RandomisedResponse(Mechanism):
-    """The truth with probability e^eps / (1 + e^eps), else the opposite: epsilon-DP and nothing better."""
-
-    kind: ClassVar[str] = "randomised response"
-    truth_epsilon: float
-    neighbours: Neighbours = REPLACE_ONE
-
-    def __post_init__(self) -> None:
-        _check_epsilon(self.truth_epsilon)
-
-    def describe(self) -> str:
-        return f"RandomisedResponse(truth_epsilon={self.truth_epsilon:g})"
-
-    @property
-    def largest_loss(self) -> float:
-        return self.truth_epsilon
-
-    def pair(self) -> Pair:
-        from hush.accounting.losses import randomised_response
-
-        return randomised_response(self.truth_epsilon)
-
-    def under(self, neighbours: Neighbours) -> RandomisedResponse:
-        return RandomisedResponse(self.truth_epsilon, neighbours)
-
-
-@dataclass(frozen=True)
-class Guarantees(Mechanism):
-    """Any mechanism that keeps all the given (epsilon, delta) promises (Dong, Roth, Su 2022, Proposition 5)."""
-
-    kind: ClassVar[str] = "guarantees"
-    promises: tuple[tuple[float, float], ...]
-    neighbours: Neighbours = ADD_REMOVE
-
-    def __post_init__(self) -> None:
-        if not self.promises:
-            raise ValueError("At least one (epsilon, delta) pair is needed.")
-        for epsilon, delta in self.promises:
-            _check_epsilon(epsilon)
-            if not 0 <= delta <= 1:
-                raise ValueError(f"delta must lie between 0 and 1, got {delta}.")
-        object.__setattr__(self, "promises", tuple((float(e), float(d)) for e, d in self.promises))
-
-    @staticmethod
-    def of(epsilon: float, delta: float = 0.0, neighbours: Neighbours = ADD_REMOVE) -> Guarantees:
-        """A single (epsilon, delta) guarantee."""
-        return Guarantees(((epsilon, delta),), neighbours)
-
-    @property
-    def tag(self) -> str:
-        return BOUND
-
-    def describe(self) -> str:
-        return "Guarantees(" + ", ".join(f"({e:g}, {d:g})" for e, d in self.promises) + ")"
-
-    @property
-    def largest_loss(self) -> float:
-        return min((epsilon for epsilon, delta in self.promises if delta == 0), default=math.inf)
-
-    def pair(self) -> Pair:
-        from hush.accounting.losses import guarantees
-
-        return guarantees(self.promises)
-
-    def under(self, neighbours: Neighbours) -> Guarantees:
-        return Guarantees(self.promises, neighbours)
-
-
-@dataclass(frozen=True)
-class Tradeoff(Mechanism):
-    """Any mechanism whose attacker's errors satisfy beta >= f(alpha), f convex and given at points.
-
-    Between the points f lies below its chords and above their extensions; both envelopes are kept, so that the
-    answer encloses that of the f behind the points.  f is made symmetric first (Proposition 2 of Dong, Roth, Su).
-    """
-
-    kind: ClassVar[str] = "trade-off"
-    alphas: tuple[float, ...]
-    betas: tuple[float, ...]
-    neighbours: Neighbours = ADD_REMOVE
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "alphas", tuple(float(a) for a in self.alphas))
-        object.__setattr__(self, "betas", tuple(float(b) for b in self.betas))
-        from hush.accounting.errors import check_tradeoff_points
-
-        check_tradeoff_points(self.alphas, self.betas)
-
-    @staticmethod
-    def of(function: Any, points: int = 2000, neighbours: Neighbours = ADD_REMOVE) -> Tradeoff:
-        """Sample a trade-off function (any callable on [0, 1]) densely, most densely near its ends."""
-        from hush.accounting.errors import sample_tradeoff
-
-        return Tradeoff(*sample_tradeoff(function, points), neighbours)
-
-    @property
-    def tag(self) -> str:
-        return BOUND
-
-    def describe(self) -> str:
-        return f"Tradeoff({len(self.alphas)} points)"
-
-    def pair(self) -> Pair:
-        from hush.accounting.errors import pair_of_points
-
-        return pair_of_points(self.alphas, self.betas)
-
-    def under(self, neighbours: Neighbours) -> Tradeoff:
-        return Tradeoff(self.alphas, self.betas, neighbours)
-
-
-@dataclass(frozen=True)
-class Renyi(Mechanism):
-    """A published Renyi curve: divergence at most `divergences[i]` at order `orders[i]`.  Upper bounds only."""
-
-    kind: ClassVar[str] = "renyi"
-    orders: tuple[float, ...]
-    divergences: tuple[float, ...]
-    neighbours: Neighbours = ADD_REMOVE
-
-    def __post_init__(self) -> None:
-        from hush.accounting.moments import renyi_moment
-
-        renyi_moment(self.orders, self.divergences)  # refuses bad curves
-        object.__setattr__(self, "orders", tuple(float(a) for a in self.orders))
-        object.__setattr__(self, "divergences", tuple(float(d) for d in self.divergences))
-
-    @property
-    def tag(self) -> str:
-        return BOUND
-
-    def describe(self) -> str:
-        return f"Renyi({len(self.orders)} orders)"
-
-
-@dataclass(frozen=True)
-class Projected(Mechanism):
-    """The Gaussian mechanism, clipped by norms estimated from r random projections (Bu et al. 2021, Theorem 4.1)."""
-
-    kind: ClassVar[str] = "projected"
-    noise_multiplier: float
-    projections: int
-    neighbours: Neighbours = ADD_REMOVE
-
-    def __post_init__(self) -> None:
-        _check_positive("The noise multiplier", self.noise_multiplier)
-        if isinstance(self.projections, bool) or int(self.projections) != self.projections or self.projections < 1:
-            raise ValueError(f"The number of projections must be a whole number from 1 on, got {self.projections}.")
-
-    def describe(self) -> str:
-        return f"Projected(noise_multiplier={self.noise_multiplier:g}, projections={self.projections})"
-
-    def pair(self) -> Pair:
-        from hush.accounting.projection import ProjectedPair
-
-        return ProjectedPair(self.noise_multiplier, self.projections)
-
-    def under(self, neighbours: Neighbours) -> Mechanism:
-        if neighbours != ADD_REMOVE:
-            raise ValueError("Projected norms are analysed for add/remove one only; sample with .poisson(rate).")
-        return self
-
-
-@dataclass(frozen=True)
-class Poisson(Mechanism):
-    """A mechanism on a Poisson sample.
-
-    Under add/remove its trade-off function is p f + (1-p) Id in one direction and the inverse in the other (Bu et al.
-    2019); under replace-one it is bounded by C_p(f) (Dong, Roth, Su 2022, Theorem 9).
-    """
-
-    kind: ClassVar[str] = "poisson"
-    inner: Mechanism
-    rate: float
-
-    def __post_init__(self) -> None:
-        _check_rate(self.rate)
-        _check_samplable(self.inner)
-
-    @property
-    def neighbours(self) -> Neighbours:  # type: ignore[override]
-        return self.inner.neighbours
-
-    @property
-    def tag(self) -> str:
-        return self.inner.tag if self.neighbours is ADD_REMOVE else BOUND
-
-    def describe(self) -> str:
-        return f"{self.inner.describe()}.poisson({self.rate:.6g})"
-
-    @property
-    def largest_loss(self) -> float:
-        return _amplified(self.inner.largest_loss, self.rate, both=self.neighbours is ADD_REMOVE)
-
-    def pair(self) -> Pair:
-        return _sampled_pair(self.inner, self.rate, self.neighbours)
-
-    def under(self, neighbours: Neighbours) -> Poisson:
-        return Poisson(self.inner.under(neighbours), self.rate)
-
-
-@dataclass(frozen=True)
-class Uniform(Mechanism):
-    """A mechanism on a batch drawn uniformly without replacement: at least C_p(f), p = batch/of, replace-one."""
-
-    kind: ClassVar[str] = "uniform"
-    inner: Mechanism
-    batch: int
-    of: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.batch <= self.of:
-            raise ValueError(f"A batch has between 1 and {self.of} of the {self.of} records, got {self.batch}.")
-        if self.inner.neighbours is not REPLACE_ONE:
-            raise ValueError("Uniform sampling is analysed for replace-one; state the inner mechanism for it.")
-        _check_samplable(self.inner)
-
-    @property
-    def neighbours(self) -> Neighbours:  # type: ignore[override]
-        return REPLACE_ONE
-
-    @property
-    def rate(self) -> float:
-        return self.batch / self.of
-
-    @property
-    def tag(self) -> str:
-        return BOUND
-
-    def describe(self) -> str:
-        return f"{self.inner.describe()}.uniform({self.batch}, of={self.of})"
-
-    @property
-    def largest_loss(self) -> float:
-        return _amplified(self.inner.largest_loss, self.rate, both=False)
-
-    def pair(self) -> Pair:
-        return _sampled_pair(self.inner, self.rate, REPLACE_ONE)
-
-
-@dataclass(frozen=True)
-class Group(Mechanism):
-    """A mechanism seen by neighbours that differ in up to `size` records: 1 - (1 - f)^(o size) (Theorem 3)."""
-
-    kind: ClassVar[str] = "group"
-    inner: Mechanism
-    size: int
-
-    def __post_init__(self) -> None:
-        if isinstance(self.size, bool) or int(self.size) != self.size or self.size < 1:
-            raise ValueError(f"A group has a whole number of records from 1 on, got {self.size}.")
-        if any(isinstance(part, Renyi) for part, _ in self.inner.parts()):
-            raise ValueError("A Renyi curve has no trade-off function to take to groups.")
-
-    @property
-    def neighbours(self) -> Neighbours:  # type: ignore[override]
-        return self.inner.neighbours
-
-    @property
-    def tag(self) -> str:
-        return EXACT if self.mu is not None and self.inner.tag == EXACT else BOUND
-
-    @property
-    def mu(self) -> float | None:
-        return None if self.inner.mu is None else self.size * self.inner.mu
-
-    def describe(self) -> str:
-        return f"({self.inner.describe()}).group({self.size})"
-
-    @property
-    def largest_loss(self) -> float:
-        return self.size * self.inner.largest_loss
-
-    def pair(self) -> Pair:
-        from hush.accounting import answers
-
-        return answers.group_pair(self)
-
-
-@dataclass(frozen=True)
 class Composition(Mechanism):
     """Releases on the same data, each as often as said, in any order.  Build it with `+` and `*`."""
 
@@ -567,17 +242,22 @@ class Composition(Mechanism):
     def __post_init__(self) -> None:
         if not self.counted:
             raise ValueError("A composition has at least one part.")
-        relations = {part.neighbours for part, _ in self.counted}
+        relations = {part.relation for part, _ in self.counted}
         if len(relations) > 1:
-            names = " and ".join(sorted(relation.value for relation in relations))
+            names = " and ".join(sorted(relations))
             raise ValueError(f"Releases stated for {names} don't compose; state all of them for one relation.")
         for part, count in self.counted:
-            if isinstance(part, Composition) or isinstance(count, bool) or int(count) != count or count < 1:
-                raise ValueError("The parts of a composition are single releases with whole counts from 1 on.")
+            check_whole("The count of a part", count)
+            if isinstance(part, Composition):
+                raise ValueError("The parts of a composition are single releases; compose with + and *.")
 
     @property
     def neighbours(self) -> Neighbours:  # type: ignore[override]
         return self.counted[0][0].neighbours
+
+    @property
+    def records(self) -> int:
+        return self.counted[0][0].records
 
     @property
     def tag(self) -> str:
@@ -606,21 +286,6 @@ class Composition(Mechanism):
         return {"mechanism": self.kind, "counted": [[part.to_dict(), count] for part, count in self.counted]}
 
 
-_KINDS: tuple[type[Mechanism], ...] = (
-    Gaussian,
-    Laplace,
-    RandomisedResponse,
-    Guarantees,
-    Tradeoff,
-    Renyi,
-    Projected,
-    Poisson,
-    Uniform,
-    Group,
-    Composition,
-)
-
-
 def compose(parts: Iterable[tuple[Mechanism, int]]) -> Mechanism:
     """All the given mechanisms on the same data: equal ones are counted together, so order doesn't matter."""
     counts: dict[Mechanism, int] = {}
@@ -633,47 +298,6 @@ def compose(parts: Iterable[tuple[Mechanism, int]]) -> Mechanism:
     return Composition(ordered)
 
 
-def _sampled_pair(inner: Mechanism, rate: float, neighbours: Neighbours) -> Pair:
-    from hush.accounting import losses
-
-    sampler = losses.Poisson if neighbours is ADD_REMOVE else losses.Uniform
-    pair = inner.pair()
-    if isinstance(pair, losses.Enclosed):
-        return losses.Enclosed(sampler(pair.lower, rate), sampler(pair.upper, rate))
-    return sampler(pair, rate)
-
-
-def _amplified(loss: float, rate: float, both: bool) -> float:
-    """The largest loss after sampling: log(1 + p (e^loss - 1)) and, with both directions, -log(1 - p (1 - e^-loss))."""
-    if math.isinf(loss):
-        return math.inf
-    forward = math.log1p(rate * math.expm1(loss)) if loss < 700 else loss + math.log(rate)
-    return max(forward, -math.log1p(rate * math.expm1(-loss))) if both and rate < 1 else forward
-
-
-def _check_samplable(inner: Mechanism) -> None:
-    if not isinstance(inner, Gaussian | Laplace | RandomisedResponse | Guarantees | Tradeoff | Projected):
-        raise ValueError(
-            f"Only a single release can be put on a sample, not {inner.describe()}; "
-            "several Gaussian releases from one sample are Gaussian.joint(...)."
-        )
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {value}.")
-
-
-def _check_rate(rate: float) -> None:
-    if not 0 < rate <= 1:
-        raise ValueError(f"A sampling rate lies above 0 and at most at 1, got {rate}.")
-
-
-def _check_epsilon(epsilon: float) -> None:
-    if not 0 <= epsilon < math.inf:
-        raise ValueError(f"epsilon must be finite and not negative, got {epsilon}.")
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Mechanism):
         return value.to_dict()
@@ -681,6 +305,8 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(item) for item in value]
+    if isinstance(value, Real):  # NumPy's numbers as well
+        return int(value) if isinstance(value, Integral) else float(value)
     return value
 
 

@@ -101,7 +101,7 @@ class PiecewiseLinear(TradeoffFunction):
     def vertices(self) -> tuple[Array, Array]:
         """The corners of the graph: type I errors ascending, type II errors. Each is summed from its own small end."""
         finite = self.null > 0
-        levels = np.concatenate([[0.0], np.cumsum(self.null[finite])])
+        levels = np.minimum(np.concatenate([[0.0], np.cumsum(self.null[finite])]), 1.0)
         remaining = np.concatenate([np.cumsum(self.alternative[finite][::-1])[::-1], [0.0]])
         levels[-1] = 1.0
         return levels, remaining

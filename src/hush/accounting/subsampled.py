@@ -198,15 +198,15 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
 
     high is returned only after upper(high) <= target was seen, low only after lower(low) >= target (or low = 0).
     """
-    high_at_zero = float(curve(np.array([0.0]))[1][0])
-    if high_at_zero <= target:
+    ends_lower, ends_upper = curve(np.array([0.0, EPSILON_LIMIT]))
+    if ends_upper[0] <= target:
         return 0.0, 0.0
-    limit_lower, limit_upper = (float(v[0]) for v in curve(np.array([EPSILON_LIMIT])))
+    limit_lower, limit_upper = float(ends_lower[1]), float(ends_upper[1])
     if limit_lower > target:
         return EPSILON_LIMIT, np.inf
     root = _search(curve, guess, target)
     low, high = 0.0, np.inf
-    pad = max(2.0**-50 * root, 1e-18)
+    pad = max(1e-11 * root, 1e-18)
     while pad < 4 * max(root, 1e-12):
         lower, upper = curve(np.array([max(root - pad, 0.0), root + pad]))
         if not np.isfinite(high) and upper[1] <= target:
@@ -215,7 +215,7 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
             low = root - pad
         if np.isfinite(high) and (low > 0 or root <= pad):
             break
-        pad *= 3
+        pad *= 4
     if not np.isfinite(high) and limit_upper <= target:
         high = EPSILON_LIMIT
     return low, high

@@ -38,7 +38,8 @@ Numbers = NDArray[Any]
 UNIT_ROUNDOFF = 2.0**-53
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 _SERIES_RADIUS = 0.5
-_SERIES_TERMS = 18
+_FEW_STEPS = 30_000
+_SERIES_TERMS = 14
 
 
 @dataclass(frozen=True)
@@ -116,13 +117,20 @@ def covering_grid(step: Step, mass: float, right: float = -np.inf, left: float =
 
 
 def _expm1_minus(z: Numbers) -> Numbers:
-    """exp(z) - 1 - z by its series, for |z| <= 1/2 (eighteen terms reach 1e-22)."""
+    """exp(z) - 1 - z by its series, for |z| <= 1/2, where the first term left out is 1e-17 of the sum."""
     term = z * z / 2
     total: Numbers = term.copy()
     for k in range(3, 3 + _SERIES_TERMS):
         term = term * z / k
         total += term
     return total
+
+
+def _near(grid: Grid, largest_power: float) -> NDArray[np.bool_]:
+    """The nodes where the bracket is summed by its series.  With few steps its absolute rounding is harmless anyway."""
+    if grid.step.count <= _FEW_STEPS:
+        return np.zeros(grid.size, dtype=np.bool_)
+    return np.asarray(np.abs(grid.loss) * max(largest_power, 1.0) < _SERIES_RADIUS)
 
 
 def excess(grid: Grid, powers: Numbers, window: Array | None = None) -> Numbers:
@@ -132,8 +140,7 @@ def excess(grid: Grid, powers: Numbers, window: Array | None = None) -> Numbers:
         weight = weight * window
         with np.errstate(divide="ignore"):
             log_weight = log_weight + np.log(window)
-    largest = float(np.max(np.abs(powers)))
-    near = np.abs(loss) * max(largest, 1.0) < _SERIES_RADIUS
+    near = _near(grid, float(np.max(np.abs(powers))))
     far = ~near
     result = np.zeros(powers.shape, dtype=powers.dtype)
     if near.any():
@@ -163,7 +170,7 @@ def rounding(grid: Grid, real_power: float, sizes: Array) -> Array:
     rounding is 3 ulp of |r l| + |log weight|; sums of n numbers add n ulp of the sum of moduli (pairwise: far less).
     """
     loss, weight = np.abs(grid.loss), grid.weight
-    near = loss * max(float(np.max(sizes)), 1.0) < _SERIES_RADIUS
+    near = _near(grid, float(np.max(sizes)))
     far = ~near
     quadratic = float((weight[near] * loss[near] ** 2).sum())
     with np.errstate(over="ignore"):
@@ -222,13 +229,13 @@ def _log_sum(terms: Array) -> float:
 
 def sufficient_spacing(
     grid: Grid, real_power: float, height: float, log_error: float, window_width: float = np.inf
-) -> float:
-    """The widest node spacing for which the strip bound proves an error below exp(log_error) up to |Im r| = height.
+) -> tuple[float, float]:
+    """The widest node spacing for which a strip proves an error below exp(log_error) up to |Im r| = height, and its b.
 
     `window_width` is the width w of a factor like Phi((x - x0)/w), which is at most 2 + v exp(v^2/2) in modulus at
     height b = v w.
     """
-    best = 0.0
+    best = (0.0, 0.0)
     for shift in np.concatenate([shifts(grid), window_width * np.array([0.7, 1.5, 3.0])]):
         if not shift < 2.3 * grid.step.noise:
             continue
@@ -237,24 +244,110 @@ def sufficient_spacing(
         turned = shift / window_width
         window = np.log(2 + turned) + 0.5 * turned**2
         needed = np.logaddexp(size, polynomial) + window + np.log(2) - log_error
-        best = max(best, 2 * np.pi * shift / max(float(needed), 1.0))
+        best = max(best, (float(2 * np.pi * shift / max(float(needed), 1.0)), float(shift)))
     return best
 
 
-def end_size(grid: Grid, real_power: float, height: float, right_factor: float = 1.0) -> float:
-    """(spacing/pi) times a bound on the integrand at the two ends, over the strip used there.
-
-    The vertical sides are integrated against exp(-2 pi y/spacing), so heights of the order of the spacing count:
-    moduli there are at most those on the axis times exp(height * spacing/sigma + spacing^2/2).
-    """
+def _end_losses(grid: Grid) -> tuple[Array, Array, Array]:
+    """Loss, log-density and the hit's share at the two ends of the interval."""
     ends = np.array([grid.left, grid.right])
-    loss = log_ratio(ends / grid.step.noise - 0.5 / grid.step.noise**2, grid.step.rate)
-    density = -0.5 * ends**2 - _LOG_SQRT_2PI
+    exponent = ends / grid.step.noise - 0.5 / grid.step.noise**2
+    loss = log_ratio(exponent, grid.step.rate)
+    return loss, -0.5 * ends**2 - _LOG_SQRT_2PI, np.exp(np.log(grid.step.rate) + exponent - loss)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A factor Phi(at) that the integrand has at an end of the interval, Phi being of x over `width` there."""
+
+    at: float = np.inf
+    width: float = np.inf
+
+
+NO_WINDOWS = (Window(), Window())
+
+
+def end_sizes(
+    grid: Grid, real_power: float, height: float, shift: float, windows: tuple[Window, Window] = NO_WINDOWS
+) -> float:
+    """What the two vertical sides of the strip of half-width `shift` may add to the quadrature error.
+
+    They are integrated against exp(-2 pi y/spacing), twice for each end; |g^r| grows by exp(height * arg g) at most.
+    """
+    loss, density, share = _end_losses(grid)
     with np.errstate(over="ignore"):
-        size = np.exp(real_power * loss + density) + np.exp(density) * (
-            1 + (abs(real_power) + height) * np.abs(np.expm1(loss))
+        polynomial = 1 + (abs(real_power) + height) * (np.abs(np.expm1(loss)) + 2 * share * np.exp(loss))
+    log_sizes = np.logaddexp(real_power * loss, np.log(polynomial)) + density
+    damping = 2 * np.pi / grid.spacing
+    sides = [_log_side(grid, share[k], real_power, height, shift, damping, windows[k]) for k in (0, 1)]
+    return float(2 * np.exp(np.minimum(np.logaddexp.reduce(log_sizes + sides), 300.0)))
+
+
+def windowed_error(
+    grid: Grid, real_power: float, height: float, log_window: Array, edges: tuple[tuple[float, float], ...]
+) -> float:
+    """A bound on the error of a windowed sum, where the far end turns too fast for the nodes but hardly counts.
+
+    g^r turns by height * share/sigma a unit of x.  Up to the node where that is 0.8 of what the nodes resolve the strip
+    bound holds; beyond, sum and integral are both at most the sum of moduli.  `edges` are the (place, signed width) of
+    the window's factors Phi((x - place)/width).
+    """
+    turning = height * np.exp(np.log(grid.step.rate) + grid.exponent - grid.loss) / grid.step.noise
+    count = int(np.searchsorted(turning, 0.8 * 2 * np.pi / grid.spacing))
+    moduli = np.logaddexp(real_power * grid.loss, np.log1p((abs(real_power) + height) * np.abs(np.expm1(grid.loss))))
+    moduli = moduli + grid.log_weight + log_window + cell_allowance(grid, grid.loss, abs(real_power))
+    beyond = 2 * float(np.exp(np.minimum(moduli[count:], 300.0)).sum())
+    if count < 4:
+        return np.inf
+    kept = Grid(grid.step, grid.left, grid.spacing, count)
+    narrowest = min(abs(width) for _, width in edges)
+    ends = []
+    for end in (kept.left, kept.right):
+        values = [((end - place) / width, abs(width)) for place, width in edges]
+        ends.append(Window(*min(values)))
+    best = np.inf
+    for shift in np.concatenate([narrowest * np.array([0.7, 1.5, 3.0, 5.0]), shifts(grid)]):
+        if shift >= 2.3 * grid.step.noise:
+            continue
+        turned = shift / narrowest
+        strip = np.logaddexp(
+            _log_bound_along(kept, shift, real_power, height),
+            0.5 * shift**2 + np.log(3 + 2 * (abs(real_power) + height)),
         )
-        return float((size[0] + right_factor * size[1]) * grid.spacing / np.pi * 4)
+        strip += np.log(2 + turned) + 0.5 * turned**2 + np.log(2) - 2 * np.pi * shift / grid.spacing
+        sides = end_sizes(kept, real_power, height, float(shift), (ends[0], ends[1]))
+        best = min(best, float(np.exp(min(strip, 300.0))) + sides)
+    return best + beyond
+
+
+def log_moved_sides(
+    grid: Grid, real_power: float, height: float, shift: float, windows: tuple[Window, Window] = NO_WINDOWS
+) -> float:
+    """log of what moving the line of integration by `shift` adds at the two ends, for every |Im r| >= height."""
+    loss, density, share = _end_losses(grid)
+    sides = [_log_side(grid, share[k], real_power, -height, shift, 0.0, windows[k]) for k in (0, 1)]
+    return float(np.logaddexp.reduce(real_power * loss + density + sides))
+
+
+def _log_side(
+    grid: Grid, share: float, real_power: float, height: float, shift: float, damping: float, window: Window
+) -> float:
+    """log of the integral over 0 <= y <= shift of |g^r phi window| at x + iy beside its size at y = 0, cell by cell.
+
+    With w the hit's share at x, |g(x+iy)/g(x)|^2 = 1 - 2 w (1-w) (1 - cos(y/sigma)) falls with y, and
+    arg g = atan2(w sin, 1 - w + w cos) is concave where w < 1/2, with slope w/sigma at 0, and rises where w >= 1/2.
+    A window Phi(v + iy/w) is at most Phi(v) + (y/w) exp((y/w)^2/2) phi(v).
+    """
+    y = np.linspace(0.0, shift, 400)
+    angle = y / grid.step.noise
+    argument = np.arctan2(share * np.sin(angle), 1 - share * (1 - np.cos(angle)))
+    shrunk = 0.5 * np.log(np.maximum(1 - 2 * share * (1 - share) * (1 - np.cos(angle)), 1e-300))
+    most = np.maximum(argument[:-1], argument[1:]) + (angle[1] * share if share < 0.5 else 0.0)
+    turning = height * most if height > 0 else height * np.minimum(argument[:-1], argument[1:])
+    exponent = turning - damping * y[:-1] + 0.5 * y[1:] ** 2 + np.maximum(real_power * shrunk[1:], 0.0)
+    turned = y[1:] / window.width
+    bell = np.log(turned + 1e-300) + 0.5 * (turned**2 - min(window.at**2, 1e4)) - _LOG_SQRT_2PI
+    return float(np.log(y[1]) + np.logaddexp.reduce(exponent + np.logaddexp(log_ndtr(window.at), bell)))
 
 
 def log_decay(grid: Grid, real_power: float, height: float, size: float) -> float:
@@ -262,10 +355,11 @@ def log_decay(grid: Grid, real_power: float, height: float, size: float) -> floa
 
     Moving the line of integration to x + ib multiplies the integrand by exp(-|Im r| arg g(x+ib)), and arg g > 0
     there: the modulus of the integral falls with |Im r|.  `size` is E[g^a] on the axis; the trapezoidal sum of the
-    moved modulus is itself exponentially accurate (docs/certificate.md), its error joins the bound.
+    moved modulus is itself exponentially accurate (docs/certificate.md), its error and the two sides join the bound.
     """
     best = np.inf
     noise = grid.step.noise
+    loss, density, share = _end_losses(grid)
     # For many steps the best shift is small: exp(b^2/2 - height b E[l']) is least at b = height E[l'].
     tilted = real_power * grid.loss + grid.log_weight
     tilted = np.exp(tilted - tilted.max())
@@ -284,7 +378,12 @@ def log_decay(grid: Grid, real_power: float, height: float, size: float) -> floa
             terms = real_power * modulus + grid.log_weight + cell_allowance(grid, modulus, abs(real_power))
             size_there = _log_sum(terms)
         log_error = np.log(2) + size_there + 0.5 * (shift**2 + second**2) - 2 * np.pi * second / grid.spacing
-        best = min(best, float(np.logaddexp(moved, log_error)))
+        # what the two ends add, to the moved integral and to its sum: no more than on the axis, over shift + spacing
+        angle = (shift + second) / noise
+        shrunk = 0.5 * np.log(np.maximum(1 - 2 * share * (1 - share) * (1 - np.cos(angle)), 1e-300))
+        ends = real_power * loss + np.maximum(real_power * shrunk, 0.0) + density
+        log_ends = float(np.logaddexp.reduce(ends)) + 0.5 * shift**2 + float(np.log(shift + grid.spacing))
+        best = min(best, float(np.logaddexp(np.logaddexp(moved, log_error), log_ends)))
     return best
 
 

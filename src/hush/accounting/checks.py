@@ -1,0 +1,45 @@
+"""The numbers a mechanism is made of, refused in one sentence where they make no sense."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+
+
+def check_positive(name: str, value: float) -> None:
+    """A positive, finite number."""
+    if not (_is_number(value) and 0 < value < math.inf):
+        raise ValueError(f"{name} must be positive and finite, got {value}.")
+
+
+def check_whole(name: str, value: float) -> None:
+    """A whole number from 1 on; 3.0 and NumPy's integers will do, True will not."""
+    whole = _is_number(value) and not isinstance(value, bool) and 1 <= value < math.inf and value == int(value)
+    if not whole:
+        raise ValueError(f"{name} must be a whole number from 1 on, got {value}.")
+
+
+def check_rate(rate: float) -> None:
+    """A sampling rate: a probability that isn't zero."""
+    if not (_is_number(rate) and 0 < rate <= 1):
+        raise ValueError(f"A sampling rate lies above 0 and at most at 1, got {rate}.")
+
+
+def check_batch(batch: int, of: int) -> None:
+    """A batch out of a number of records, both whole."""
+    check_whole("The number of records", of)
+    if not (_is_number(batch) and 1 <= batch <= of and batch == int(batch)):
+        raise ValueError(f"A batch has between 1 and {of} of the {of} records, a whole number, got {batch}.")
+
+
+def check_guarantee(epsilon: float, delta: float = 0.0) -> None:
+    """An (epsilon, delta) that a mechanism can promise."""
+    if not (_is_number(epsilon) and 0 <= epsilon < math.inf):
+        raise ValueError(f"epsilon must be finite and not negative, got {epsilon}.")
+    if not (_is_number(delta) and 0 <= delta <= 1):
+        raise ValueError(f"delta must lie between 0 and 1, got {delta}.")
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is one at all: a mechanism may come from somebody's JSON."""
+    return isinstance(value, Real)

@@ -1,0 +1,55 @@
+"""Protection for several records at once, such as all those of one person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from hush.accounting.checks import check_whole
+from hush.accounting.mechanisms import BOUND, EXACT, Mechanism, Neighbours
+from hush.accounting.releases import Renyi
+
+if TYPE_CHECKING:
+    from hush.accounting.losses import Pair
+
+
+@dataclass(frozen=True)
+class Group(Mechanism):
+    """A mechanism seen by neighbours that differ in up to `size` records: 1 - (1 - f)^(o size) (Theorem 3)."""
+
+    kind: ClassVar[str] = "group"
+    inner: Mechanism
+    size: int
+
+    def __post_init__(self) -> None:
+        check_whole("The size of a group", self.size)
+        if any(isinstance(part, Renyi) for part, _ in self.inner.parts()):
+            raise ValueError("A Renyi curve has no trade-off function to take to groups.")
+
+    @property
+    def neighbours(self) -> Neighbours:  # type: ignore[override]
+        return self.inner.neighbours
+
+    @property
+    def records(self) -> int:
+        return self.size * self.inner.records
+
+    @property
+    def tag(self) -> str:
+        return EXACT if self.mu is not None and self.inner.tag == EXACT else BOUND
+
+    @property
+    def mu(self) -> float | None:
+        return None if self.inner.mu is None else self.size * self.inner.mu
+
+    def describe(self) -> str:
+        return f"({self.inner.describe()}).group({self.size})"
+
+    @property
+    def largest_loss(self) -> float:
+        return self.size * self.inner.largest_loss
+
+    def pair(self) -> Pair:
+        from hush.accounting import answers
+
+        return answers.group_pair(self)

@@ -1,0 +1,120 @@
+"""A release on a random part of the data: each record by its own coin flip, or a batch of fixed size.
+
+Whoever isn't in the sample leaves no trace, so sampling amplifies privacy.  The sampling must be real: batches from a
+shuffled epoch are neither of these (`Mechanism.shuffled`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from hush.accounting.checks import check_batch, check_rate
+from hush.accounting.mechanisms import ADD_REMOVE, BOUND, REPLACE_ONE, Mechanism, Neighbours
+from hush.accounting.releases import Gaussian, Guarantees, Laplace, Projected, RandomisedResponse, Tradeoff
+
+if TYPE_CHECKING:
+    from hush.accounting.losses import Pair
+
+
+@dataclass(frozen=True)
+class Poisson(Mechanism):
+    """A mechanism on a Poisson sample.
+
+    Under add/remove its trade-off function is p f + (1-p) Id in one direction and the inverse in the other (Bu et al.
+    2019); under replace-one it is bounded by C_p(f) (Dong, Roth, Su 2022, Theorem 9).
+    """
+
+    kind: ClassVar[str] = "poisson"
+    inner: Mechanism
+    rate: float
+
+    def __post_init__(self) -> None:
+        check_rate(self.rate)
+        _check_samplable(self.inner)
+
+    @property
+    def neighbours(self) -> Neighbours:  # type: ignore[override]
+        return self.inner.neighbours
+
+    @property
+    def tag(self) -> str:
+        return self.inner.tag if self.neighbours is ADD_REMOVE else BOUND
+
+    def describe(self) -> str:
+        return f"{self.inner.describe()}.poisson({self.rate:.6g})"
+
+    @property
+    def largest_loss(self) -> float:
+        return _amplified(self.inner.largest_loss, self.rate, both=self.neighbours is ADD_REMOVE)
+
+    def pair(self) -> Pair:
+        return _sampled_pair(self.inner, self.rate, self.neighbours)
+
+    def under(self, neighbours: Neighbours) -> Poisson:
+        return Poisson(self.inner.under(neighbours), self.rate)
+
+
+@dataclass(frozen=True)
+class Uniform(Mechanism):
+    """A mechanism on a batch drawn uniformly without replacement: at least C_p(f), p = batch/of, replace-one."""
+
+    kind: ClassVar[str] = "uniform"
+    inner: Mechanism
+    batch: int
+    of: int
+
+    def __post_init__(self) -> None:
+        check_batch(self.batch, self.of)
+        if self.inner.neighbours is not REPLACE_ONE:
+            raise ValueError("Uniform sampling is analysed for replace-one; state the inner mechanism for it.")
+        _check_samplable(self.inner)
+
+    @property
+    def neighbours(self) -> Neighbours:  # type: ignore[override]
+        return REPLACE_ONE
+
+    @property
+    def rate(self) -> float:
+        return self.batch / self.of
+
+    @property
+    def tag(self) -> str:
+        return BOUND
+
+    def describe(self) -> str:
+        return f"{self.inner.describe()}.uniform({self.batch}, of={self.of})"
+
+    @property
+    def largest_loss(self) -> float:
+        return _amplified(self.inner.largest_loss, self.rate, both=False)
+
+    def pair(self) -> Pair:
+        return _sampled_pair(self.inner, self.rate, REPLACE_ONE)
+
+
+def _sampled_pair(inner: Mechanism, rate: float, neighbours: Neighbours) -> Pair:
+    from hush.accounting import losses
+
+    sampler = losses.Poisson if neighbours is ADD_REMOVE else losses.Uniform
+    pair = inner.pair()
+    if isinstance(pair, losses.Enclosed):
+        return losses.Enclosed(sampler(pair.lower, rate), sampler(pair.upper, rate))
+    return sampler(pair, rate)
+
+
+def _amplified(loss: float, rate: float, both: bool) -> float:
+    """The largest loss after sampling: log(1 + p (e^loss - 1)) and, with both directions, -log(1 - p (1 - e^-loss))."""
+    if math.isinf(loss):
+        return math.inf
+    forward = math.log1p(rate * math.expm1(loss)) if loss < 700 else loss + math.log(rate)
+    return max(forward, -math.log1p(rate * math.expm1(-loss))) if both and rate < 1 else forward
+
+
+def _check_samplable(inner: Mechanism) -> None:
+    if not isinstance(inner, Gaussian | Laplace | RandomisedResponse | Guarantees | Tradeoff | Projected):
+        raise ValueError(
+            f"Only a single release can be put on a sample, not {inner.describe()}; "
+            "several Gaussian releases from one sample are Gaussian.joint(...)."
+        )

@@ -1,0 +1,64 @@
+"""`hush compare`: every accountant on the same run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hush.cli.accountants import Row, others
+from hush.cli.options import (
+    DeltaOption,
+    EpochsOption,
+    GroupOption,
+    JsonOption,
+    NoiseOption,
+    ProjectionsOption,
+    RateOption,
+    SamplingOption,
+    StepsOption,
+)
+from hush.cli.printing import down, interval, near, print_json, relation, up
+from hush.cli.run import Sampling, read_run
+
+
+def command(
+    delta: DeltaOption,
+    noise: NoiseOption = None,
+    rate: RateOption = None,
+    steps: StepsOption = None,
+    epochs: EpochsOption = None,
+    sampling: SamplingOption = Sampling.POISSON,
+    projections: ProjectionsOption = None,
+    group: GroupOption = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Every accountant on the same run, side by side: why do two of them differ, and which may be quoted?
+
+    Example: hush compare --rate 256/60000 --noise 1.3 --epochs 15 --delta 1e-5
+    """
+    run = read_run(noise, rate, steps, epochs, sampling, projections, group)
+    mechanism = run.mechanism()
+    certified = mechanism.epsilon(delta)
+    rows = [Row("hush", "certified", certified.lower, certified.upper), *others(run, mechanism, delta)]
+    if as_json:
+        accountants: list[dict[str, Any]] = [
+            {"name": row.name, "kind": row.kind, "epsilon": row.epsilon} for row in rows
+        ]
+        accountants[0] |= interval("epsilon", certified)
+        print_json({"accountants": accountants, "delta": delta}, run, mechanism)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("accountant", "epsilon", "what it is", box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        number, meaning, style = {
+            "certified": (f"{down(row.lower)} to {up(row.epsilon)}", "certified: quote upper", "bold green"),
+            "bound": (f"at most {up(row.epsilon, 5)}", "a bound", ""),
+            "approximation": (f"about {near(row.epsilon)}", "approx., not a bound", "yellow"),
+        }[row.kind]
+        table.add_row(row.name, number, meaning, style=style)
+    console = Console(highlight=False, markup=False)
+    console.print(run.describe())
+    console.print(f"{relation(run, mechanism)}, {mechanism.tag}, delta = {delta:g}")
+    console.print(table)

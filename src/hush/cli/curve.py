@@ -1,0 +1,81 @@
+"""`hush curve`: the whole trade-off curve, as a picture or as numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hush.cli.options import (
+    EpochsOption,
+    GroupOption,
+    JsonOption,
+    NoiseOption,
+    ProjectionsOption,
+    RateOption,
+    SamplingOption,
+    StepsOption,
+    parse_whole,
+)
+from hush.cli.printing import attacker, print_answer, print_json, relation
+from hush.cli.run import Sampling, read_run
+
+FEWEST_POINTS, MOST_POINTS = 10, 100_000
+
+
+def command(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The file to write; its ending says which kind: .png, .svg or .csv.",
+        ),
+    ] = Path("tradeoff.png"),
+    noise: NoiseOption = None,
+    rate: RateOption = None,
+    steps: StepsOption = None,
+    epochs: EpochsOption = None,
+    sampling: SamplingOption = Sampling.POISSON,
+    projections: ProjectionsOption = None,
+    group: GroupOption = 1,
+    points: Annotated[
+        int, typer.Option("--points", parser=parse_whole, metavar="COUNT", help="Points on the curve, at least 10.")
+    ] = 1000,
+    as_json: JsonOption = False,
+) -> None:
+    """The whole trade-off curve: for each rate of false alarms, how often any attacker must miss.
+
+    Example: hush curve --rate 256/60000 --noise 1.3 --epochs 15 --output tradeoff.svg
+    """
+    ending = output.suffix.lower()
+    if ending not in (".png", ".svg", ".csv"):
+        raise ValueError(f"--output must end in .png, .svg or .csv, got {output}.")
+    if not FEWEST_POINTS <= points <= MOST_POINTS:
+        raise ValueError(f"A curve takes from {FEWEST_POINTS} to {MOST_POINTS:,} --points, got {points}.")
+    run = read_run(noise, rate, steps, epochs, sampling, projections, group)
+    mechanism = run.mechanism()
+    curve = mechanism.tradeoff(points)
+    if ending == ".csv":
+        rows = zip(curve.alpha.tolist(), curve.lower.tolist(), curve.upper.tolist(), strict=True)
+        lines = [f"{alpha!r},{lower!r},{upper!r}" for alpha, lower, upper in rows]
+        output.write_text("\n".join(["type_one_error,type_two_error_lower,type_two_error_upper", *lines, ""]))
+    else:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 6), layout="constrained")
+        axes = curve.plot(figure.subplots())
+        axes.set_title(f"{run.describe()}\n{relation(run, mechanism)}, {mechanism.tag}", fontsize=8)
+        figure.savefig(output, dpi=160)
+    if as_json:
+        answer = {"file": str(output), "points": points, "min_error_sum": curve.error_sum.lower}
+        print_json(answer, run, mechanism)
+        return
+    facts = {
+        "run": run.describe(),
+        "neighbours": relation(run, mechanism),
+        "attacker": attacker(curve.error_sum, run),
+    }
+    print_answer(str(output), "The trade-off curve, type II against type I error, with its certified band.", facts)

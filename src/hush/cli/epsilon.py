@@ -1,0 +1,73 @@
+"""`hush epsilon`: the number to quote."""
+
+from __future__ import annotations
+
+import math
+
+from hush.cli.accountants import paper_moments, where_defined
+from hush.cli.options import (
+    DeltaOption,
+    EpochsOption,
+    GroupOption,
+    JsonOption,
+    NoiseOption,
+    ProjectionsOption,
+    RateOption,
+    SamplingOption,
+    StepsOption,
+)
+from hush.cli.printing import exponential, facts, interval, near, print_answer, print_json, promise, up
+from hush.cli.run import Sampling, read_run
+
+
+def command(
+    delta: DeltaOption,
+    noise: NoiseOption = None,
+    rate: RateOption = None,
+    steps: StepsOption = None,
+    epochs: EpochsOption = None,
+    sampling: SamplingOption = Sampling.POISSON,
+    projections: ProjectionsOption = None,
+    group: GroupOption = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """The epsilon of a run at a given delta: the number to quote, with its certificate.
+
+    Example: hush epsilon --rate 256/60000 --noise 1.3 --epochs 15 --delta 1e-5
+    """
+    from hush.accounting.answers import EPSILON_LIMIT
+
+    run = read_run(noise, rate, steps, epochs, sampling, projections, group)
+    mechanism = run.mechanism()
+    certified, errors = mechanism.epsilon(delta), mechanism.error_sum()
+    clt = where_defined(lambda: mechanism.clt().epsilon(delta))
+    mu = None if clt is None else mechanism.clt().mu
+    moments = where_defined(lambda: paper_moments(mechanism, delta))
+    # Beyond the limit epsilon isn't resolved; the delta that remains there tells how bad it is.
+    remains = mechanism.delta(EPSILON_LIMIT).upper if math.isinf(certified.upper) else None
+    if as_json:
+        answer = interval("epsilon", certified) | {
+            "delta": delta,
+            "epsilon_clt": clt,
+            "mu_clt": mu,
+            "epsilon_moments": moments,
+            "min_error_sum": errors.lower,
+        }
+        print_json(answer | ({} if remains is None else {"delta_at_limit": remains}), run, mechanism)
+        return
+    rows = facts(run, mechanism, "epsilon", certified, errors)
+    if moments is not None:
+        rows["moments"] = f"epsilon <= {up(moments, 5)} by the moments accountant: true as well, but not as tight"
+    if mechanism.mu is not None:
+        rows["Gaussian"] = f"mu-GDP with mu = {up(mechanism.mu)}, exactly"
+    elif clt is not None and mu is not None:
+        rows["CLT"] = f"epsilon ~ {near(clt)} (mu ~ {near(mu)}): an approximation, not a bound; don't quote it"
+    if remains is None:
+        headline = f"epsilon <= {up(certified.upper)} at delta = {delta:g}"
+        words = promise(up(certified.upper, 4), f"{delta:g}", exponential(certified.upper), run, mechanism)
+        print_answer(headline, words, rows)
+    else:
+        verdict = "exceeds" if certified.lower >= EPSILON_LIMIT else "may exceed"
+        headline = f"epsilon {verdict} {EPSILON_LIMIT:,.0f} at delta = {delta:g}: no protection worth the name"
+        words = f"Even at epsilon = {EPSILON_LIMIT:,.0f} a delta of {up(remains)} remains."
+        print_answer(headline, words, rows, good=False)

@@ -1,0 +1,150 @@
+"""The options that the commands share: how they are read, what they allow, and what their help says.
+
+Numbers are read exactly, as fractions: 256/60000 records in 15 epochs are 3516 steps, whatever floating point thinks.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Annotated
+
+import typer
+
+from hush.cli.run import Rate, Sampling
+
+RUN = "The run"
+
+
+def parse_number(text: str) -> Fraction:
+    """The exact value of a decimal number or of a fraction of two, `256/60000`."""
+    top, slash, bottom = text.partition("/")
+    try:
+        numbers = [Decimal(part) for part in ([top, bottom] if slash else [top])]
+    except InvalidOperation:
+        numbers = []
+    # Exponents are limited because an exact 1e-999999999 would take a gigabyte.
+    if not numbers or not all(n.is_finite() and (n.is_zero() or abs(n.adjusted()) < 400) for n in numbers):
+        raise typer.BadParameter(f"'{text}' is neither a number nor a fraction such as 256/60000.")
+    if slash and numbers[1].is_zero():
+        raise typer.BadParameter(f"'{text}' divides by zero.")
+    return Fraction(numbers[0]) / Fraction(numbers[1]) if slash else Fraction(numbers[0])
+
+
+def parse_rate(text: str) -> Rate:
+    """A sampling rate above 0 and at most 1; `256/60000` keeps its batch and its number of records."""
+    value = parse_number(text)
+    if not 0 < value <= 1:
+        raise typer.BadParameter(f"a sampling rate lies above 0 and at most at 1, got {text}.")
+    top, slash, bottom = (part.strip() for part in text.partition("/"))
+    if slash and top.isdecimal() and bottom.isdecimal():
+        return Rate(int(top), int(bottom))
+    return Rate(value.numerator, value.denominator)
+
+
+def parse_whole(text: str | int) -> int:
+    """A whole number of at least 1; `1e9` will do."""
+    value = parse_number(str(text))
+    if value.denominator != 1 or value < 1:
+        raise typer.BadParameter(f"must be a whole number of at least 1, got {text}.")
+    return value.numerator
+
+
+def parse_epochs(text: str) -> Fraction:
+    """A positive number of passes over the data."""
+    value = parse_number(text)
+    if value <= 0:
+        raise typer.BadParameter(f"must be a positive number, got {text}.")
+    return value
+
+
+def parse_delta(text: str) -> float:
+    """A probability strictly between 0 and 1."""
+    value = float(parse_number(text))
+    if value == 0:
+        raise typer.BadParameter("must be positive: Gaussian noise is never (epsilon, 0)-private at any epsilon.")
+    if not 0 < value < 1:
+        raise typer.BadParameter(f"must lie strictly between 0 and 1, got {text}.")
+    return value
+
+
+DeltaOption = Annotated[
+    float,
+    typer.Option(
+        "--delta",
+        parser=parse_delta,
+        metavar="NUMBER",
+        help="The probability with which the promise may fail; well below one over the number of records.",
+    ),
+]
+NoiseOption = Annotated[
+    float | None,
+    typer.Option(
+        "--noise",
+        metavar="NUMBER",
+        rich_help_panel=RUN,
+        help="Noise multiplier: the noise's standard deviation divided by the sensitivity. That is the clipping norm C "
+        "with Poisson sampling or none, and 2C with uniform sampling, where a record is replaced.",
+    ),
+]
+RateOption = Annotated[
+    Rate | None,
+    typer.Option(
+        "--rate",
+        parser=parse_rate,
+        metavar="NUMBER|A/B",
+        rich_help_panel=RUN,
+        help="Sampling rate: the share of the records in an expected batch, such as 0.01 or 256/60000.",
+    ),
+]
+StepsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--steps",
+        parser=parse_whole,
+        metavar="COUNT",
+        rich_help_panel=RUN,
+        help="Noisy steps taken. Or give --epochs.",
+    ),
+]
+EpochsOption = Annotated[
+    Fraction | None,
+    typer.Option(
+        "--epochs",
+        parser=parse_epochs,
+        metavar="NUMBER",
+        rich_help_panel=RUN,
+        help="Passes over the data: steps = epochs / rate, rounded half to even.",
+    ),
+]
+SamplingOption = Annotated[
+    Sampling,
+    typer.Option(
+        "--sampling",
+        rich_help_panel=RUN,
+        help="How a step picks its records. poisson: each by its own coin flip (add/remove one record). uniform: a "
+        "batch of fixed size without replacement (replace one record; a bound). none: no amplification, as for full "
+        "batches; --rate then only turns epochs into steps. Shuffled epochs are neither poisson nor uniform.",
+    ),
+]
+ProjectionsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--projections",
+        parser=parse_whole,
+        metavar="R",
+        rich_help_panel=RUN,
+        help="Clipping used norms estimated from R random projections (Bu et al. 2021). Few of them cost privacy.",
+    ),
+]
+GroupOption = Annotated[
+    int,
+    typer.Option(
+        "--group",
+        parser=parse_whole,
+        metavar="K",
+        rich_help_panel=RUN,
+        help="Protect any K records together, such as one person's.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object; infinity is the string 'inf'.")]

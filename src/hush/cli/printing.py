@@ -1,0 +1,126 @@
+"""What people and machines see.  Numbers that bound privacy are rounded to the safe side: upper up, lower down."""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from typing import TYPE_CHECKING, Any
+
+from hush.cli.run import Run
+
+if TYPE_CHECKING:
+    from hush.accounting import Bounds, Mechanism
+
+
+# For machines
+
+
+def interval(name: str, certified: Bounds) -> dict[str, float]:
+    """The number to quote, and the certified interval it comes from."""
+    return {name: certified.upper, f"{name}_lower": certified.lower, f"{name}_upper": certified.upper}
+
+
+def print_json(answer: dict[str, Any], run: Run, mechanism: Mechanism) -> None:
+    """The answer with what it is about: the relation, the tag and the run."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+    whole = answer | {"neighbours": mechanism.neighbours.value, "tag": mechanism.tag} | run.as_json()
+    print(json.dumps(plain(whole), indent=2, allow_nan=False))
+
+
+# For people
+
+
+def print_answer(headline: str, promise: str, rows: dict[str, str], good: bool = True) -> None:
+    """The number, what it promises, and the facts it rests on."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, text in rows.items():
+        table.add_row(name, text)
+    console = Console(highlight=False, markup=False)
+    console.print(headline, style="bold green" if good else "bold red")
+    console.print(promise)
+    console.print()
+    console.print(table)
+
+
+def facts(run: Run, mechanism: Mechanism, name: str, certified: Bounds, errors: Bounds) -> dict[str, str]:
+    """The rows that every certified answer has."""
+    meaning = {
+        "exact": "exact: the interval encloses this run's own number, proved from both sides",
+        "bound": "bound: the interval encloses what the analysis proves; the run may be more private than that",
+    }[mechanism.tag]
+    return {
+        "run": run.describe(),
+        "neighbours": relation(run, mechanism),
+        "certified": f"{down(certified.lower)} <= {name} <= {up(certified.upper)}\n{meaning}",
+        "attacker": attacker(errors, run),
+    }
+
+
+def relation(run: Run, mechanism: Mechanism) -> str:
+    """Who is a neighbour of whom."""
+    one = f"{mechanism.neighbours.value} record"
+    return one if run.group == 1 else f"{one}, {run.group} times over"
+
+
+def promise(epsilon: str, delta: str, factor: float, run: Run, mechanism: Mechanism) -> str:
+    """(epsilon, delta)-DP in words: Pr[outcome] <= e^epsilon Pr'[outcome] + delta."""
+    verb = "Replace" if mechanism.neighbours.value.startswith("replace") else "Add or remove"
+    records = "one record" if run.group == 1 else f"{run.group} records"
+    known = f" = {up(factor, 4)}" if factor < 1e6 else ""
+    return f"{verb} any {records}: no outcome becomes more than e^{epsilon}{known} times as likely, plus {delta}."
+
+
+def attacker(errors: Bounds, run: Run) -> str:
+    """The smallest sum of both errors, in words."""
+    whom = "one record was" if run.group == 1 else f"{run.group} records were"
+    share = down(100 * errors.lower, 4)
+    return (
+        f"one who guesses whether {whom} used, knowing everything else, errs at least {share}% of the time, "
+        "false alarms and misses summed (100% is guessing blindly)"
+    )
+
+
+# Numbers
+
+
+def exponential(exponent: float) -> float:
+    """e^exponent, infinite rather than too large."""
+    return math.exp(exponent) if exponent < 700 else math.inf
+
+
+def up(value: float, digits: int = 7) -> str:
+    """An upper bound in so many significant digits."""
+    return _significant(value, digits, ROUND_CEILING)
+
+
+def down(value: float, digits: int = 7) -> str:
+    """A lower bound in so many significant digits."""
+    return _significant(value, digits, ROUND_FLOOR)
+
+
+def near(value: float, digits: int = 4) -> str:
+    """An approximation in so many significant digits."""
+    return _significant(value, digits, ROUND_HALF_EVEN)
+
+
+def _significant(value: float, digits: int, rounding: str) -> str:
+    if math.isinf(value):
+        return "infinity"
+    exact = Decimal(value)
+    if exact.is_zero():
+        return "0"
+    rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), rounding=rounding)
+    return f"{rounded:f}" if -5 <= exact.adjusted() < 7 else f"{rounded:.{digits - 1}e}"

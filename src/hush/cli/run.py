@@ -1,0 +1,139 @@
+"""A training run as asked about: its public numbers, checked, and the mechanism they stand for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hush.accounting import Mechanism
+
+MOST_STEPS = 10**12
+MOST_PROJECTIONS = 10**6
+LARGEST_GROUP = 10**4
+
+
+class Sampling(StrEnum):
+    """How a step chooses its records."""
+
+    POISSON = "poisson"
+    UNIFORM = "uniform"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A sampling rate as written: `batch` of `records`. Whole numbers, so that counting steps never rounds twice."""
+
+    batch: int
+    records: int
+
+    @property
+    def exact(self) -> Fraction:
+        return Fraction(self.batch, self.records)
+
+    def __float__(self) -> float:
+        return self.batch / self.records
+
+    def __str__(self) -> str:
+        readable = self.batch > 1 and self.records < 10**10
+        return f"{self.batch}/{self.records} = {float(self):.6g}" if readable else f"{float(self):.6g}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The public numbers of a training run."""
+
+    noise: float
+    rate: Rate | None
+    steps: int
+    sampling: Sampling
+    projections: int | None = None
+    group: int = 1
+
+    def mechanism(self) -> Mechanism:
+        """The run as a mechanism."""
+        from hush.accounting import Gaussian, Projected
+
+        release: Mechanism = Gaussian(noise_multiplier=self.noise)
+        if self.projections is not None:
+            release = Projected(noise_multiplier=self.noise, projections=self.projections)
+        if self.sampling is Sampling.POISSON:
+            release = release.poisson(float(self.required_rate()))
+        elif self.sampling is Sampling.UNIFORM:
+            release = release.uniform(self.required_rate().batch, of=self.required_rate().records)
+        return (release * self.steps).group(self.group)
+
+    def required_rate(self) -> Rate:
+        if self.rate is None:
+            raise ValueError(
+                f"{self.sampling.value.capitalize()} sampling needs --rate, a number or a fraction such as 256/60000; "
+                "without sampling, say --sampling none."
+            )
+        return self.rate
+
+    def describe(self) -> str:
+        """In words, for people."""
+        norms = "" if self.projections is None else f"{count(self.projections, 'projection')}, "
+        unit = " (times the sensitivity 2C of a replacement)" if self.sampling is Sampling.UNIFORM else ""
+        sampling = "no sampling" if self.sampling is Sampling.NONE else f"{self.sampling} sampling at rate {self.rate}"
+        return f"{count(self.steps, 'step')}, {norms}Gaussian noise {self.noise:.10g}{unit}, {sampling}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "noise_multiplier": self.noise,
+            "rate": None if self.rate is None else float(self.rate),
+            "steps": self.steps,
+            "sampling": self.sampling.value,
+            "projections": self.projections,
+            "group": self.group,
+        }
+
+
+def read_run(
+    noise: float | None,
+    rate: Rate | None,
+    steps: int | None,
+    epochs: Fraction | None,
+    sampling: Sampling,
+    projections: int | None,
+    group: int,
+) -> Run:
+    """Check that all is there which the run needs, and count its steps."""
+    if noise is None:
+        raise ValueError("The noise multiplier is missing: give --noise, the noise divided by the sensitivity.")
+    if not 0 < noise < math.inf:
+        raise ValueError(f"--noise must be a positive number, got {noise}.")
+    if steps is None and epochs is not None:
+        steps = count_steps(epochs, rate)
+    elif steps is None or epochs is not None:
+        raise ValueError("Give either --steps or --epochs, and not both.")
+    for number, most, what in (
+        (steps, MOST_STEPS, "steps"),
+        (projections or 1, MOST_PROJECTIONS, "projections"),
+        (group, LARGEST_GROUP, "records in a group"),
+    ):
+        if number > most:
+            raise ValueError(f"More than {most:,} {what} are beyond this command.")
+    run = Run(noise, rate, steps, sampling, projections, group)
+    if sampling is not Sampling.NONE:
+        run.required_rate()
+    if projections is not None and sampling is Sampling.UNIFORM:
+        raise ValueError("Projected norms are analysed for Poisson sampling only: leave out --sampling uniform.")
+    return run
+
+
+def count_steps(epochs: Fraction, rate: Rate | None) -> int:
+    """epochs / rate, rounded half to even from the exact fraction."""
+    steps = round(epochs / (rate.exact if rate is not None else 1))
+    if steps < 1:
+        raise ValueError(f"{float(epochs):g} epochs at this rate round to no step at all: give more epochs or --steps.")
+    return steps
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun: 1 step, 3,516 steps."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
