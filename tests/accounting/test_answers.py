@@ -63,6 +63,13 @@ def test_randomised_response_composes_to_binomials() -> None:
         assert bounds.width <= 1e-3 * exact
 
 
+@pytest.mark.parametrize("share", [0.5, 0.3, 0.02])
+def test_a_one_norm_spread_over_two_coordinates_reveals_less_than_in_one(share: float) -> None:
+    both, one = Laplace(1 / share) + Laplace(1 / (1 - share)), Laplace(1.0)
+    for epsilon in (0.0, 0.3, 0.7, 0.99):
+        assert both.delta(epsilon).lower < one.delta(epsilon).upper
+
+
 def test_pure_mechanisms_have_an_epsilon_at_delta_zero() -> None:
     assert 5.0 in (Laplace(10.0) * 50).epsilon(0.0)
     assert (RandomisedResponse(0.2) * 3).epsilon(0.0).upper == pytest.approx(0.6)
@@ -99,6 +106,11 @@ def test_beyond_ten_thousand_the_answer_is_open_ended_and_delta_remains() -> Non
     assert hopeless.epsilon(1e-5).lower == 1e4
     assert math.isinf(hopeless.epsilon(1e-5).upper)
     assert hopeless.delta(1e4).lower > 1e-5
+
+
+def test_a_delta_too_small_for_floating_point_is_not_called_zero() -> None:
+    assert 0 < (Gaussian(1.0) * 2).delta(800.0).upper < 1e-300
+    assert Laplace(1.0).delta(2.0).upper == 0.0
 
 
 def test_above_the_total_variation_epsilon_is_zero() -> None:

@@ -35,6 +35,7 @@ EVERY_KIND = [
     Gaussian(1.3).poisson(0.01),
     Projected(1.3, 30).poisson(0.01),
     Gaussian(1.3).uniform(10, of=1000),
+    Gaussian(1.3).shuffled() * 2,
     Laplace(2.0).poisson(0.1) * 7,
     Gaussian(1.3).poisson(0.01) * 100 + Gaussian(8.0) + Laplace(10.0) * 3,
     (Gaussian(1.3).poisson(0.01) * 100).group(3),
@@ -79,6 +80,13 @@ def test_different_relations_do_not_compose() -> None:
         Gaussian(1.0) + Gaussian(1.0, REPLACE_ONE)
 
 
+def test_what_protects_one_record_does_not_compose_with_what_protects_several() -> None:
+    assert (Gaussian(1.0).group(2) * 3).records == 2
+    assert str(Gaussian(1.0).group(3)).endswith("[add/remove one, 3 times over, exact]")
+    with pytest.raises(ValueError, match="one and add/remove one, 2 times over"):
+        Gaussian(1.0).group(2) + Gaussian(1.0)
+
+
 def test_sampling_at_rate_one_changes_nothing() -> None:
     assert Gaussian(1.3).poisson(1.0) == Gaussian(1.3)
     assert Gaussian(1.3).uniform(5, of=5) == Gaussian(1.3, REPLACE_ONE)
@@ -110,7 +118,8 @@ def test_the_relation_carries_the_sensitivity() -> None:
         (Gaussian(1.0).uniform(1, of=10), "bound"),
         (Gaussian(1.0, REPLACE_ONE).poisson(0.1), "bound"),
         (Guarantees.of(1.0, 1e-5), "bound"),
-        (Projected(1.0, 10).poisson(0.1), "exact"),
+        (Projected(1.0, 10).poisson(0.1), "bound"),
+        (Gaussian(1.0).shuffled() * 3, "bound"),
         (Gaussian(1.0) + Guarantees.of(1.0), "bound"),
         ((Gaussian(1.0) * 4).group(2), "exact"),
         ((Gaussian(1.0).poisson(0.1) * 4).group(2), "bound"),
@@ -156,6 +165,16 @@ BAD = [
     (lambda: Gaussian(1.0).delta(math.nan), "not negative"),
     (lambda: Mechanism.from_json("{}"), "Not a mechanism"),
     (lambda: Mechanism.from_json('{"mechanism": "gaussian"}'), "fields"),
+    (lambda: Gaussian("1"), "positive"),  # type: ignore[arg-type]
+    (lambda: Gaussian(1.0) * math.nan, "whole number"),  # type: ignore[operator]
+    (lambda: Gaussian(1.0) * math.inf, "whole number"),  # type: ignore[operator]
+    (lambda: Gaussian(1.0).uniform(1.5, of=10), "whole number"),  # type: ignore[arg-type]
+    # true for replacing a record, silent about its absence: no amplification by coin flips
+    (lambda: RandomisedResponse(0.5).poisson(0.1), "gains nothing"),
+    (lambda: Guarantees.of(1.0, neighbours=REPLACE_ONE).poisson(0.1), "gains nothing"),
+    # an add/remove promise is only half of one about replacing
+    (lambda: Guarantees.of(1.0).uniform(1, of=10), "state it for replace one"),
+    (lambda: Tradeoff((0.0, 0.2, 1.0), (0.9, 0.4, 0.0)).shuffled(), "state it for replace one"),
     (lambda: Bounds(2.0, 1.0), "lower bound"),
 ]
 
@@ -176,3 +195,5 @@ def test_numpy_numbers_are_welcome() -> None:
     run = Gaussian(np.float64(1.3)).poisson(np.float64(0.01)) * np.int64(10)
     assert run == Gaussian(1.3).poisson(0.01) * 10
     assert Mechanism.from_json(run.to_json()) == run
+    odd = Projected(np.float32(1.5), np.int64(30))  # type: ignore[arg-type]
+    assert Mechanism.from_json(odd.to_json()) == odd

@@ -28,7 +28,7 @@ from hush.accounting.releases import (
     Renyi,
     Tradeoff,
 )
-from hush.accounting.sampled import Poisson, Uniform
+from hush.accounting.sampled import Poisson, Shuffled, Uniform
 
 __all__ = [
     "ADD_REMOVE",
@@ -47,6 +47,7 @@ __all__ = [
     "Projected",
     "RandomisedResponse",
     "Renyi",
+    "Shuffled",
     "Tradeoff",
     "Uniform",
     "calibrate",

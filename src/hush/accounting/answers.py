@@ -155,8 +155,8 @@ def clt(mechanism: Mechanism) -> limits.Approximation:
 
 
 def _step_limit(part: Mechanism, count: int) -> limits.Approximation:
-    if isinstance(part, Gaussian):
-        return limits.Approximation("Gaussian, exact", math.sqrt(count) / part.noise_multiplier)
+    if part.mu is not None:
+        return limits.Approximation("Gaussian, exact", math.sqrt(count) * part.mu)
     if isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE:
         return limits.poisson_limit(part.rate, part.inner.noise_multiplier, count)
     if isinstance(part, Uniform | Poisson) and isinstance(part.inner, Gaussian):

@@ -29,8 +29,8 @@ from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex, Grid, Numbe
 REMOVE, ADD = +1, -1
 """The two neighbouring directions: P has the record that Q lacks, or lacks the record that Q has."""
 
-_MOST_NODES = 1500
-_MOST_TERMS = 2_000_000
+_MOST_NODES = 4000
+_MOST_TERMS = 4_000_000
 _WIDEST = 6000
 _LOG_NEGLIGIBLE = -26.0
 
@@ -118,7 +118,9 @@ def _cut_excess(grid: Grid, powers: Numbers) -> Numbers:
 
 def log1p(z: Complex) -> Complex:
     """log(1 + z) without losing small z (NumPy's complex log1p does)."""
-    return np.asarray(0.5 * np.log1p(2 * z.real + np.abs(z) ** 2) + 1j * np.arctan2(z.imag, 1 + z.real))
+    near = np.where(np.abs(z) < 0.5, z, 0)
+    small, large = 0.5 * np.log1p(2 * near.real + np.abs(near) ** 2), np.log(np.maximum(np.abs(1 + z), 1e-300))
+    return np.asarray(np.where(np.abs(z) < 0.5, small, large) + 1j * np.arctan2(z.imag, 1 + z.real))
 
 
 def log_peak(c: Array | float) -> Array:
@@ -344,7 +346,8 @@ def solve_for_epsilon(
     steps: Sequence[Step], gaussian: float, direction: int, epsilon: float
 ) -> tuple[Problem, float, float]:
     """The problem cut to fit the saddle point at epsilon, with its line c and log delta."""
-    task = problem(steps, gaussian, direction, -23.0)
+    # Cut for the smallest delta: an epsilon beyond the largest loss of the cut steps has no saddle point at all.
+    task = problem(steps, gaussian, direction, -650.0)
     c, log_delta = saddle_for_epsilon(task, epsilon)
     for _ in range(6):
         wider = problem(steps, gaussian, direction, min(max(log_delta, -650.0), 0.0), tilt=c)

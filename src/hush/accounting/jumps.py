@@ -27,14 +27,29 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
 from hush.accounting import transform
-from hush.accounting.contour import ADD, REMOVE, Line, alias_free_spacing, chernoff, chernoff_points, log1p, log_peak
+from hush.accounting.contour import (
+    ADD,
+    REMOVE,
+    Line,
+    alias_free_spacing,
+    chernoff,
+    chernoff_points,
+    log1p,
+    log_peak,
+    problem,
+)
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Grid, Numbers, Step, Window
 
 _MOST_NODES = 40_000
-_MOST_TERMS = 20_000_000
+_MOST_TERMS = 14_000_000
 _FINEST = 6000
+_LOG_CERTAIN = 30.0
+_LEAST_TAIL = 9.0
+"""Widths by which a label runs out: its cut is then small beside the tilted law, not only beside the law itself."""
 _CHUNK = 256
 _LOG_NEGLIGIBLE = -22.0
+_LOG_SMALLEST = -650.0
+"""No delta below this is asked for; labels for one would need grids of any size."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +120,7 @@ class Labels:
 
 def loss_position(step: Step, loss: float) -> float:
     """The x at which log g(x) is `loss`; -inf where no x gives so small a loss."""
-    argument = np.expm1(loss) / step.rate
+    argument = np.expm1(min(loss, 600.0)) / step.rate
     if argument <= -1:
         return -np.inf
     exponent = np.log1p(argument) if loss < 600 else loss - np.log(step.rate)
@@ -137,14 +152,15 @@ class Jumps:
                 tried = self.bulk_values - self.bulk_points * epsilon + log_peak(self.bulk_points)
                 error += float(np.exp(min(tried.min() + 1e-6, 0.0)))
             lower[i] = max(np.exp(low[0]) + closed - error, 0.0)
-            upper[i] = min(np.exp(high[0]) + closed + error, 1.0)
+            above = np.exp(high[0]) + closed + error
+            upper[i] = min(above, 1.0) if above > 0 else 1.0
         with np.errstate(divide="ignore"):
             return np.log(lower), np.log(upper)
 
 
 def jumps(steps: Sequence[Step], direction: int, epsilon: float, log_target: float) -> Jumps | None:
     """Set up for epsilon, where delta is about exp(log_target); None where this way has no answer."""
-    labels = _labels(steps, direction, epsilon, log_target)
+    labels = _labels(steps, direction, epsilon, max(log_target, _LOG_SMALLEST))
     line = None if labels is None else _line(labels, direction, epsilon)
     if labels is None or line is None:
         return None
@@ -156,14 +172,21 @@ def _bulk_points(epsilon: float) -> Array:
     return np.geomspace(1.0, 3000.0, 32) / epsilon
 
 
-def _most_negative(steps: Sequence[Step]) -> float:
-    """The total loss when no step is a hit at all: the sum of log(1-p), as a positive number."""
-    return float(sum(-step.count * np.log1p(-step.rate) for step in steps))
+def _reach(steps: Sequence[Step]) -> float:
+    """A number that the sum of -log g over all steps exceeds with probability exp(-30) at most, under N(0, 1).
+
+    The sum of -log(1-p) bounds it for sure; Chernoff's inequality, with E[g^-t], often does better.
+    """
+    surely = float(sum(-step.count * np.log1p(-step.rate) for step in steps))
+    task = problem(steps, 0.0, ADD, -20.0)
+    points = np.geomspace(0.1, 1e4, 40) / surely
+    likely = float(np.min((task.log_mgf(points) + 1e-6 + _LOG_CERTAIN) / points))
+    return min(surely, likely)
 
 
 def _labels(steps: Sequence[Step], direction: int, epsilon: float, log_target: float) -> list[Labels] | None:
     """Thresholds for which what is 'for sure' fails with a billionth of the delta in question."""
-    reach = _most_negative(steps)
+    reach = _reach(steps)
     total = sum(step.count for step in steps)
     budget = log_target - 19.0
     sure = epsilon + reach if direction == REMOVE else reach - epsilon
@@ -177,6 +200,9 @@ def _labels(steps: Sequence[Step], direction: int, epsilon: float, log_target: f
         )
     points = _bulk_points(epsilon)
 
+    if _too_long(steps, epsilon, [loss_position(step, epsilon) for step in steps], highs):
+        return None
+
     def with_bulk_below(lowering: int) -> tuple[list[Labels], bool]:
         lows = [loss_position(step, epsilon) - 0.5 * lowering * _width(step, epsilon) for step in steps]
         labels = _build(steps, lows, highs, epsilon, budget - np.log(total) - 8)
@@ -185,7 +211,7 @@ def _labels(steps: Sequence[Step], direction: int, epsilon: float, log_target: f
     few, many = 0, 8
     while not with_bulk_below(many)[1]:
         few, many = many, 2 * many
-        if many > 4096:
+        if many > 512:
             return None
     while many - few > 1:
         middle = (few + many) // 2
@@ -252,6 +278,12 @@ def _build(
     return labels
 
 
+def _too_long(steps: Sequence[Step], epsilon: float, lows: Sequence[float], highs: Sequence[float]) -> bool:
+    """Whether the grids would be longer than makes sense: then jumps don't decide."""
+    spans = [(high - low) / _width(step, epsilon) for step, low, high in zip(steps, lows, highs, strict=True)]
+    return not all(span < 0.1 * _FINEST for span in spans)
+
+
 def _grid(step: Step, left: float, right: float, spacing: float) -> Grid:
     size = int(np.ceil((right - left) / spacing))
     return Grid(step, left, (right - left) / size, size)
@@ -259,7 +291,7 @@ def _grid(step: Step, left: float, right: float, spacing: float) -> Grid:
 
 def _tail_end(step: Step, threshold: float, width: float, budget: float) -> float:
     """An x beyond which a label that should have ended at `threshold` has a mass below exp(budget)."""
-    for out in np.arange(1.0, 60.0, 0.25):
+    for out in np.arange(_LEAST_TAIL, 60.0, 0.25):
         if transform.log_tail(step, threshold + out * width) + log_ndtr(-out) < budget:
             return float(threshold + out * width)
     return threshold + 60 * width
@@ -300,25 +332,34 @@ def _closed_form(labels: Sequence[Labels], direction: int, epsilon: float) -> tu
         dropped += step.count * float(np.exp(label.log_dropped))
     if direction == REMOVE:
         # P(some huge) - e^eps Q(some huge), with Q(none) = exp(log_absent) and P(none) = Q(none) exp(log_ratio)
-        value = -np.exp(log_absent) * np.expm1(log_ratio) + np.expm1(epsilon) * np.expm1(log_absent)
+        huge = -np.expm1(log_absent)
+        inflated = (
+            np.expm1(epsilon) * huge if epsilon < 1 else np.exp(min(epsilon + np.log(max(huge, 1e-300)), 700.0)) - huge
+        )
+        value = -np.exp(log_absent) * np.expm1(log_ratio) - inflated
     else:
         # P(all bulk) - e^eps Q(all bulk), with P = N(0, 1) and Q the mixture
-        value = -np.exp(log_absent) * np.expm1(epsilon + log_ratio)
+        value = -np.exp(log_absent) * np.expm1(min(epsilon + log_ratio, 700.0))
     return float(value), dropped
 
 
 def _misjudged(labels: Sequence[Labels], direction: int, epsilon: float) -> float:
     """What the labels get wrong: huge or bulk without the certainty assumed."""
     steps = [label.step for label in labels]
-    reach, total = _most_negative(steps), sum(step.count for step in steps)
+    reach, total = _reach(steps), sum(step.count for step in steps)
     error = 0.0
     for label in labels:
         step = label.step
         point = loss_position(step, epsilon + reach if direction == REMOVE else reach - epsilon)
-        error += step.count * np.exp(epsilon + _log_misplaced(point, label.high, label.narrow, step, False))
+        misplaced = epsilon + _log_misplaced(point, label.high, label.narrow, step, False)
+        error += step.count * np.exp(min(misplaced, 700.0))
         if direction == ADD:
             point = loss_position(step, -epsilon / total)
-            error += step.count * np.exp(epsilon + _log_misplaced(point, label.low, label.width, step, True))
+            misplaced = epsilon + _log_misplaced(point, label.low, label.width, step, True)
+            error += step.count * np.exp(min(misplaced, 700.0))
+        # a huge step, while the others are below -reach
+        some_huge = np.log(step.count) + log_ndtr(-label.high / np.sqrt(1 + label.narrow**2))
+        error += np.exp(min(epsilon + some_huge - _LOG_CERTAIN, 700.0))
     return float(error)
 
 

@@ -136,7 +136,8 @@ def _refinements(
         try:
             less = compose_long([less for less, _ in laws], counts, plan.tilt, fineness, floor, upper=False)
             more = compose_long([more for _, more in laws], counts, plan.tilt, fineness, floor, upper=True)
-            cost = len(laws) * sum(int(law.index[-1] - law.index[0]) for law in (less, more))
+            stages = 1 + 4 * math.log(survey.total, 1024) if survey.total > 4096 else 1
+            cost = int(stages * len(laws) * sum(int(law.index[-1] - law.index[0]) for law in (less, more)))
             budget.left -= cost
             yield less, more
             finest = fineness

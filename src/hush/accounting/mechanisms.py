@@ -133,7 +133,9 @@ class Mechanism(ABC):
 
     def shuffled(self) -> Mechanism:
         """One epoch over disjoint batches of a shuffled data set: one release, not amplified, under replace-one."""
-        return self.under(REPLACE_ONE)
+        from hush.accounting.sampled import Shuffled
+
+        return Shuffled(self.under(REPLACE_ONE))
 
     def group(self, size: int) -> Mechanism:
         """The same releases, for neighbours that differ in up to `size` records."""
@@ -143,7 +145,11 @@ class Mechanism(ABC):
         return self if size == 1 else Group(self, int(size))
 
     def under(self, neighbours: Neighbours) -> Mechanism:
-        """The same release stated for another relation; its noise multiplier is then of that relation's sensitivity."""
+        """The same release stated for another relation; its noise multiplier is then of that relation's sensitivity.
+
+        Only noise can be restated.  A promise made for one relation says less about the other: (epsilon, 0)-DP for
+        adding or removing a record is (2 epsilon, 0)-DP for replacing one.
+        """
         if neighbours == self.neighbours:
             return self
         raise ValueError(f"{self.describe()} is stated for {self.neighbours.value}; state it for {neighbours.value}.")

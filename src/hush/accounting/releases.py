@@ -109,9 +109,6 @@ class RandomisedResponse(Mechanism):
 
         return randomised_response(self.truth_epsilon)
 
-    def under(self, neighbours: Neighbours) -> RandomisedResponse:
-        return RandomisedResponse(self.truth_epsilon, neighbours)
-
 
 @dataclass(frozen=True)
 class Guarantees(Mechanism):
@@ -148,9 +145,6 @@ class Guarantees(Mechanism):
         from hush.accounting.losses import guarantees
 
         return guarantees(self.promises)
-
-    def under(self, neighbours: Neighbours) -> Guarantees:
-        return Guarantees(self.promises, neighbours)
 
 
 @dataclass(frozen=True)
@@ -192,9 +186,6 @@ class Tradeoff(Mechanism):
 
         return pair_of_points(self.alphas, self.betas)
 
-    def under(self, neighbours: Neighbours) -> Tradeoff:
-        return Tradeoff(self.alphas, self.betas, neighbours)
-
 
 @dataclass(frozen=True)
 class Renyi(Mechanism):
@@ -232,6 +223,11 @@ class Projected(Mechanism):
     def __post_init__(self) -> None:
         check_positive("The noise multiplier", self.noise_multiplier)
         check_whole("The number of projections", self.projections)
+
+    @property
+    def tag(self) -> str:
+        """A bound: the analysis hands the attacker the norm's estimate, which the release doesn't show."""
+        return BOUND
 
     def describe(self) -> str:
         return f"Projected(noise_multiplier={self.noise_multiplier:g}, projections={self.projections})"

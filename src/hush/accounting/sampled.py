@@ -23,7 +23,12 @@ class Poisson(Mechanism):
     """A mechanism on a Poisson sample.
 
     Under add/remove its trade-off function is p f + (1-p) Id in one direction and the inverse in the other (Bu et al.
-    2019); under replace-one it is bounded by C_p(f) (Dong, Roth, Su 2022, Theorem 9).
+    2019).
+
+    Under replace-one both data sets agree where the coin keeps the record out, and C_p(f) is a bound *if* a record is
+    no easier to tell from an absent one than from another record.  For noise on a sum it is: absent and present differ
+    by C, two records by 2C.  A mere promise about replacements doesn't say: randomised response that is silent about
+    absent records gains nothing from sampling.
     """
 
     kind: ClassVar[str] = "poisson"
@@ -33,6 +38,11 @@ class Poisson(Mechanism):
     def __post_init__(self) -> None:
         check_rate(self.rate)
         _check_samplable(self.inner)
+        if self.neighbours is REPLACE_ONE and not isinstance(self.inner, Gaussian | Laplace):
+            raise ValueError(
+                f"{self.inner.describe()}, stated for replace-one, gains nothing from coin flips that is known; "
+                "state it for add/remove or sample with .uniform(batch, of=records)."
+            )
 
     @property
     def neighbours(self) -> Neighbours:  # type: ignore[override]
@@ -92,6 +102,44 @@ class Uniform(Mechanism):
 
     def pair(self) -> Pair:
         return _sampled_pair(self.inner, self.rate, REPLACE_ONE)
+
+
+@dataclass(frozen=True)
+class Shuffled(Mechanism):
+    """One epoch over disjoint batches of a shuffled data set, one record replaced: each record is in just one batch.
+
+    So the epoch is at least as private as one release, and that is all that is claimed: no amplification.
+    """
+
+    kind: ClassVar[str] = "shuffled"
+    inner: Mechanism
+
+    def __post_init__(self) -> None:
+        if self.inner.neighbours is not REPLACE_ONE:
+            raise ValueError("A shuffled epoch is analysed for replace-one; state the inner mechanism for it.")
+        _check_samplable(self.inner)
+
+    @property
+    def neighbours(self) -> Neighbours:  # type: ignore[override]
+        return REPLACE_ONE
+
+    @property
+    def tag(self) -> str:
+        return BOUND
+
+    @property
+    def mu(self) -> float | None:
+        return self.inner.mu
+
+    def describe(self) -> str:
+        return f"{self.inner.describe()}.shuffled()"
+
+    @property
+    def largest_loss(self) -> float:
+        return self.inner.largest_loss
+
+    def pair(self) -> Pair:
+        return self.inner.pair()
 
 
 def _sampled_pair(inner: Mechanism, rate: float, neighbours: Neighbours) -> Pair:

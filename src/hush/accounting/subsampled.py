@@ -21,6 +21,7 @@ Curve = Callable[[Array], tuple[Array, Array]]
 """Certified lower and upper bounds on log delta at an array of epsilons."""
 
 EPSILON_LIMIT = 1e4
+_NARROW = 1e-6
 _FEW = 8
 _ENOUGH, _ENOUGH_FOR_MANY = 2e-7, 1e-6
 
@@ -52,24 +53,28 @@ def epsilon(composition: Composition, log_delta: float) -> tuple[float, float]:
     intervals = []
     floor = 0.0
     for direction in (REMOVE, ADD):
-        if direction == ADD and _is_below(composition, direction, floor, log_delta):
-            continue
-        interval = _epsilon(composition, direction, log_delta)
+        # An overflow or a NaN never passes for a bound: what is returned has been compared with the target.
+        with np.errstate(all="ignore"):
+            if direction == ADD and _is_below(composition, direction, floor, log_delta):
+                continue
+            interval = _epsilon(composition, direction, log_delta)
         intervals.append(interval)
         floor = interval[1]
     return max(low for low, _ in intervals), max(high for _, high in intervals)
 
 
 def log_delta(composition: Composition, epsilons: Array) -> tuple[Array, Array]:
-    """Certified bounds on log delta at each epsilon >= 0, the larger of the two directions."""
-    lower, upper = _log_delta(composition, REMOVE, epsilons)
-    if not composition.steps:
-        return lower, upper
-    rivals = _chernoff_curve(composition, ADD, epsilons) > lower
-    if rivals.any():
-        low, high = _log_delta(composition, ADD, epsilons[rivals])
-        lower[rivals], upper[rivals] = np.maximum(lower[rivals], low), np.maximum(upper[rivals], high)
-    return lower, upper
+    """Certified bounds on log delta at ascending epsilons >= 0, the larger of the two directions."""
+    with np.errstate(all="ignore"):
+        lower, upper = _log_delta(composition, REMOVE, epsilons)
+        if not composition.steps:
+            return lower, upper
+        rivals = _chernoff_curve(composition, ADD, epsilons) > lower
+        if rivals.any():
+            low, high = _log_delta(composition, ADD, epsilons[rivals])
+            lower[rivals], upper[rivals] = np.maximum(lower[rivals], low), np.maximum(upper[rivals], high)
+    # a NaN, should one arise, is no bound
+    return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper)
 
 
 def _is_below(composition: Composition, direction: int, epsilon: float, target: float) -> bool:
@@ -139,39 +144,55 @@ def _gaussian_log_delta(mu: float, epsilon: Array) -> Array:
 
 
 def _epsilon(composition: Composition, direction: int, target: float) -> tuple[float, float]:
-    """Certified interval for epsilon in one direction."""
+    """Certified interval for epsilon in one direction: what each way finds, until it is narrow enough."""
     if not composition.steps:
         return certified_root(_gaussian_curve(composition.gaussian), 1.0, target)
     if _single(composition):
         return certified_root(_single_curve(composition.steps[0], direction), 1.0, target)
+    low, high = 0.0, np.inf
+    for way in (_epsilon_by_line, _epsilon_by_jumps, _epsilon_by_lattice):
+        found = way(composition, direction, target)
+        low, high = max(low, found[0]), min(high, found[1])
+        if high - low <= max(_NARROW * high, 1e-12) < np.inf or low >= EPSILON_LIMIT:
+            break
+    return min(low, high), high
+
+
+def _epsilon_by_line(composition: Composition, direction: int, target: float) -> tuple[float, float]:
     try:
         task, c, guess = contour.solve_for_delta(composition.steps, composition.gaussian, direction, target)
+        if guess > 0.99 * EPSILON_LIMIT:
+            task, c, _ = contour.solve_for_epsilon(composition.steps, composition.gaussian, direction, EPSILON_LIMIT)
         line = contour.line(task, c)
     except contour.TooWideError:
-        line = None
-    if line is not None:
-        return certified_root(line.log_delta, guess, target)
-    if composition.gaussian == 0:
-        found = _epsilon_by_jumps(composition, direction, target)
-        if found is not None:
-            return found
+        return 0.0, np.inf
+    return (0.0, np.inf) if line is None else certified_root(line.log_delta, guess, target)
+
+
+def _epsilon_by_lattice(composition: Composition, direction: int, target: float) -> tuple[float, float]:
     return lattice.epsilon(composition.pairs(direction), target)
 
 
-def _epsilon_by_jumps(composition: Composition, direction: int, target: float) -> tuple[float, float] | None:
+def _epsilon_by_jumps(composition: Composition, direction: int, target: float) -> tuple[float, float]:
     """Newton's method, set up anew at each epsilon until it stands."""
+    if composition.gaussian > 0:
+        return 0.0, np.inf
     guess = _one_jump_epsilon(composition, direction, target)
     if guess <= 0:
         return 0.0, 0.0
-    for _ in range(8):
+    for _ in range(7):
         jump = jumps.jumps(composition.steps, direction, guess, target)
         if jump is None:
-            return None
-        root = _search(jump.log_delta, guess, target)
-        if abs(root - guess) < 2e-3 * guess:
-            return certified_root(jump.log_delta, root, target)
-        guess = float(np.clip(root, guess / 4, guess * 4))
-    return None
+            break
+        lower, upper = jump.log_delta(guess * np.array([1.0, 1.0001]))
+        if not np.all(np.isfinite(lower)):
+            break
+        slope = min((upper[1] - upper[0]) / 1e-4, -1e-3)
+        step = float(np.clip((target - upper[0]) / slope, -0.4, 0.4))
+        if abs(step) < 2e-3:
+            return certified_root(jump.log_delta, guess * (1 + step), target)
+        guess = min(guess * (1 + step), EPSILON_LIMIT)
+    return 0.0, np.inf
 
 
 def _one_jump_epsilon(composition: Composition, direction: int, target: float) -> float:
