@@ -276,7 +276,7 @@ def _evaluate(
         spacing=spacing,
         nodes=nodes,
         values=shape,
-        errors=np.abs(shape) * np.expm1(np.minimum(error, 50.0)),
+        errors=np.abs(shape) * np.expm1(np.minimum(error, 700.0)),
         log_scale=scale,
         log_tail=log_tail,
         chernoff_points=points,

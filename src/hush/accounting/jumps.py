@@ -41,9 +41,10 @@ from hush.accounting.contour import (
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Grid, Numbers, Step, Window
 
 _MOST_NODES = 40_000
-_MOST_TERMS = 14_000_000
-_FINEST = 6000
+_MOST_TERMS = 25_000_000
+_FINEST = 8000
 _LOG_CERTAIN = 30.0
+_NARROW = 1 / 8
 _LEAST_TAIL = 9.0
 """Widths by which a label runs out: its cut is then small beside the tilted law, not only beside the law itself."""
 _CHUNK = 256
@@ -65,7 +66,7 @@ class Labels:
     low: float
     high: float
     width: float
-    """Width of the change from bulk to middle; from middle to huge it is a quarter of this."""
+    """Width of the change from bulk to middle; from middle to huge it is an eighth of this."""
 
     @property
     def step(self) -> Step:
@@ -73,7 +74,7 @@ class Labels:
 
     @property
     def narrow(self) -> float:
-        return self.width / 4
+        return self.width * _NARROW
 
     @cached_property
     def bulk(self) -> Array:
@@ -226,7 +227,7 @@ def _width(step: Step, epsilon: float) -> float:
 
 def _misplaced_high(step: Step, sure: float, direction: int, epsilon: float, budget: float, total: int) -> float:
     """The smallest x2 (in quarters of a width) for which a huge label below the sure point is improbable."""
-    point, width = loss_position(step, sure), _width(step, epsilon) / 4
+    point, width = loss_position(step, sure), _width(step, epsilon) * _NARROW
     for out in np.arange(2.0, 60.0, 0.25):
         high = point + out * width
         if _log_misplaced(point, high, width, step, False) + max(epsilon, 0.0) + np.log(2 * total) < budget:
@@ -270,10 +271,10 @@ def _build(
     out = float(-ndtri_exp(log_mass))
     for step, low, high in zip(steps, lows, highs, strict=True):
         width = _width(step, epsilon)
-        right = _tail_end(step, high, width / 4, log_mass)
+        right = _tail_end(step, high, width * _NARROW, log_mass)
         bulk_end = min(_tail_end(step, low, width, log_mass), right)
         bulk = _grid(step, min(-out, low - width), bulk_end, 0.6 * width)
-        middle = _grid(step, low - out * width, right, 0.6 * width / 4)
+        middle = _grid(step, low - out * width, right, 0.6 * width * _NARROW)
         labels.append(Labels(bulk, middle, low, high, width))
     return labels
 
@@ -281,7 +282,7 @@ def _build(
 def _too_long(steps: Sequence[Step], epsilon: float, lows: Sequence[float], highs: Sequence[float]) -> bool:
     """Whether the grids would be longer than makes sense: then jumps don't decide."""
     spans = [(high - low) / _width(step, epsilon) for step, low, high in zip(steps, lows, highs, strict=True)]
-    return not all(span < 0.1 * _FINEST for span in spans)
+    return not all(span < 600 for span in spans)
 
 
 def _grid(step: Step, left: float, right: float, spacing: float) -> Grid:
@@ -366,22 +367,42 @@ def _misjudged(labels: Sequence[Labels], direction: int, epsilon: float) -> floa
 def _line(labels: Sequence[Labels], direction: int, epsilon: float) -> Line | None:
     candidates = np.geomspace(0.02, 300.0, 48) / epsilon
     objective = _log_mgf(labels, direction, candidates) - candidates * epsilon - np.log(candidates * (candidates + 1))
-    best = int(np.argmin(objective))
-    c = float(candidates[best])
-    value = float(_log_mgf(labels, direction, np.array([c]))[0])
-    if not np.isfinite(value):
+    # Off the saddle point digits cancel, but the nodes may be further apart: a few digits buy many nodes.
+    least = float(np.min(objective))
+    if not np.isfinite(least):
         return None
-    nearby = _log_mgf(labels, direction, c * np.array([0.99, 1.01]))
-    curvature = max(float(nearby.sum() - 2 * value), 0.0) / (0.01 * c) ** 2
-    points = chernoff_points(c, float(np.sqrt(curvature + c**-2)))
-    values = _log_mgf(labels, direction, points) + 1e-6
-    spacing = alias_free_spacing(c, epsilon, value, points, values)
+    near = candidates[objective < least + 7]
+    sound = [c for c in near if _log_cut(labels, direction, float(c)) < _LOG_NEGLIGIBLE - 4]
+    tried = [_alias_free(labels, direction, epsilon, float(c)) for c in (sound or near)[::2]]
+    spacing, c, value, points, values = max(tried, key=lambda one: one[0])
     height = 8 * spacing
     while (log_tail := _log_tail(labels, direction, c, height) - value) > _LOG_NEGLIGIBLE:
         height *= 1.25
         if height > _MOST_NODES * spacing:
             return None
     return _evaluate(labels, direction, c, spacing, height, value, log_tail, points, values)
+
+
+def _log_cut(labels: Sequence[Labels], direction: int, c: float) -> float:
+    """How large the tilted middle still is where its grid ends, beside the whole integrand at c."""
+    power = 1 + c if direction == REMOVE else -c
+    value = float(_log_mgf(labels, direction, np.array([c]))[0])
+    cuts = [
+        label.step.count * np.exp(power * label.middle_grid.loss[-1] + label.log_middle[-1] - value) for label in labels
+    ]
+    return float(np.log(max(sum(cuts), 1e-300)))
+
+
+def _alias_free(
+    labels: Sequence[Labels], direction: int, epsilon: float, c: float
+) -> tuple[float, float, float, Array, Array]:
+    """The widest spacing of nodes at c, and what it was found from."""
+    value = float(_log_mgf(labels, direction, np.array([c]))[0])
+    nearby = _log_mgf(labels, direction, c * np.array([0.99, 1.01]))
+    curvature = max(float(nearby.sum() - 2 * value), 0.0) / (0.01 * c) ** 2
+    points = chernoff_points(c, float(np.sqrt(curvature + c**-2)))
+    values = _log_mgf(labels, direction, points) + 1e-6
+    return alias_free_spacing(c, epsilon, value, points, values), c, value, points, values
 
 
 def _log_tail(labels: Sequence[Labels], direction: int, c: float, height: float) -> float:
@@ -445,16 +466,17 @@ def _evaluate(
     for start in range(0, len(nodes), _CHUNK):
         part = slice(start, start + _CHUNK)
         powers = 1 + nodes[part] if direction == REMOVE else -nodes[part]
-        refined = [_refined(label, power, float(nodes[part].imag.max())) for label in labels]
+        highest = float(nodes[part].imag.max())
+        refined = [_refined(label, power, highest, 1e-11 / whole, 1e-11 / top) for label in labels]
         labels = [one.labels for one in refined]
         terms += sum(label.bulk_grid.size + label.middle_grid.size for label in labels) * len(powers)
-        if terms > _MOST_TERMS:
+        if terms > (_MOST_TERMS if labels[0].step.count <= 30_000 else _MOST_TERMS // 4):
             return None
         bulk, ratio = np.zeros(powers.shape, complex), np.zeros(powers.shape, complex)
         for one in refined:
             label, count = one.labels, one.labels.step.count
             base = np.asarray(label.bulk_excess(powers), complex)
-            jump = np.asarray(label.middle_mgf(powers), complex) / (1 + base)
+            jump = np.asarray(label.middle_mgf(powers) / np.where(base == -1, 1e-290, 1 + base), complex)
             bulk += count * log1p(base)
             ratio += count * log1p(jump)
             errors[part] += count * _node_errors(one, power, np.abs(powers), whole, top)
@@ -491,16 +513,16 @@ class Refined:
     middle_error: float
 
 
-def _refined(label: Labels, power: float, height: float) -> Refined:
-    """Finer grids until the proved errors up to this height are negligible, or the grids too long."""
-    wanted = 1e-12 / label.step.count
+def _refined(label: Labels, power: float, height: float, bulk_wanted: float, middle_wanted: float) -> Refined:
+    """Finer grids until the proved errors of all steps up to this height are as wanted, or the grids too long."""
+    count = label.step.count
     edge = (label.low, -label.width)
     bulk, middle = label.bulk_grid, label.middle_grid
-    while (bulk_error := _bulk_error(replace(label, bulk_grid=bulk), power, height, edge)) > wanted:
+    while (bulk_error := _bulk_error(replace(label, bulk_grid=bulk), power, height, edge)) * count > bulk_wanted:
         if bulk.size > _FINEST:
             break
         bulk = bulk.refined(0.75 * bulk.spacing)
-    while (middle_error := _middle_error(replace(label, middle_grid=middle), power, height)) > wanted:
+    while (middle_error := _middle_error(replace(label, middle_grid=middle), power, height)) * count > middle_wanted:
         if middle.size > _FINEST:
             break
         middle = middle.refined(0.75 * middle.spacing)

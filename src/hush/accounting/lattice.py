@@ -38,6 +38,7 @@ class Budget:
     left: int
 
 
+@np.errstate(all="ignore")
 def log_delta(steps: Steps, epsilons: Array, tolerance: float = 1e-3) -> tuple[Array, Array]:
     """Certified bounds (lower, upper) on log delta at ascending epsilons (negative ones too), in the direction given.
 
@@ -72,6 +73,7 @@ def _anchors(size: int) -> list[int]:
     return sorted(chosen, key=lambda k: abs(k - size // 2))
 
 
+@np.errstate(all="ignore")
 def epsilon(steps: Steps, log_delta: float, tolerance: float = 1e-3) -> tuple[float, float]:
     """Certified bounds (lower, upper) on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta).
 
@@ -98,6 +100,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float = 1e-3) -> tuple[fl
     return min(low, high), high
 
 
+@np.errstate(all="ignore")
 def log_mgf(pair: Pair, orders: Array, fineness: float = 0.02) -> tuple[Array, float]:
     """Upper bounds on log E_P[e^{order L}] of one step at each order > 0, and the P-mass outside them.
 
@@ -137,7 +140,8 @@ def _refinements(
             less = compose_long([less for less, _ in laws], counts, plan.tilt, fineness, floor, upper=False)
             more = compose_long([more for _, more in laws], counts, plan.tilt, fineness, floor, upper=True)
             stages = 1 + 4 * math.log(survey.total, 1024) if survey.total > 4096 else 1
-            cost = int(stages * len(laws) * sum(int(law.index[-1] - law.index[0]) for law in (less, more)))
+            points = sum(int(law.index[-1] - law.index[0]) for law in (less, more))
+            cost = max(int(stages * len(laws) * points), _POINTS // 12)
             budget.left -= cost
             yield less, more
             finest = fineness

@@ -22,6 +22,8 @@ Curve = Callable[[Array], tuple[Array, Array]]
 
 EPSILON_LIMIT = 1e4
 _NARROW = 1e-6
+_QUIETLY = np.errstate(all="ignore")
+"""Overflows and NaNs are expected in corners and never pass for a bound: all that is returned has been compared."""
 _FEW = 8
 _ENOUGH, _ENOUGH_FOR_MANY = 2e-7, 1e-6
 
@@ -53,11 +55,9 @@ def epsilon(composition: Composition, log_delta: float) -> tuple[float, float]:
     intervals = []
     floor = 0.0
     for direction in (REMOVE, ADD):
-        # An overflow or a NaN never passes for a bound: what is returned has been compared with the target.
-        with np.errstate(all="ignore"):
-            if direction == ADD and _is_below(composition, direction, floor, log_delta):
-                continue
-            interval = _epsilon(composition, direction, log_delta)
+        if direction == ADD and _is_below(composition, direction, floor, log_delta):
+            continue
+        interval = _epsilon(composition, direction, log_delta)
         intervals.append(interval)
         floor = interval[1]
     return max(low for low, _ in intervals), max(high for _, high in intervals)
@@ -65,18 +65,17 @@ def epsilon(composition: Composition, log_delta: float) -> tuple[float, float]:
 
 def log_delta(composition: Composition, epsilons: Array) -> tuple[Array, Array]:
     """Certified bounds on log delta at ascending epsilons >= 0, the larger of the two directions."""
-    with np.errstate(all="ignore"):
-        lower, upper = _log_delta(composition, REMOVE, epsilons)
-        if not composition.steps:
-            return lower, upper
-        rivals = _chernoff_curve(composition, ADD, epsilons) > lower
-        if rivals.any():
-            low, high = _log_delta(composition, ADD, epsilons[rivals])
-            lower[rivals], upper[rivals] = np.maximum(lower[rivals], low), np.maximum(upper[rivals], high)
-    # a NaN, should one arise, is no bound
-    return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper)
+    lower, upper = _log_delta(composition, REMOVE, epsilons)
+    if not composition.steps:
+        return lower, upper
+    rivals = _chernoff_curve(composition, ADD, epsilons) > lower
+    if rivals.any():
+        low, high = _log_delta(composition, ADD, epsilons[rivals])
+        lower[rivals], upper[rivals] = np.maximum(lower[rivals], low), np.maximum(upper[rivals], high)
+    return lower, upper
 
 
+@_QUIETLY
 def _is_below(composition: Composition, direction: int, epsilon: float, target: float) -> bool:
     """Whether delta(epsilon) <= target in this direction can be seen without computing it."""
     if not np.isfinite(epsilon):
@@ -91,6 +90,7 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
     return bool(np.logaddexp(bound + 1e-6, np.log(max(task.dropped, 1e-300))) <= target)
 
 
+@_QUIETLY
 def _chernoff_curve(composition: Composition, direction: int, epsilons: Array) -> Array:
     """Upper bounds on log delta that cost next to nothing."""
     if _single(composition):
@@ -143,6 +143,7 @@ def _gaussian_log_delta(mu: float, epsilon: Array) -> Array:
         return np.asarray(upper + np.log(-np.expm1(np.minimum(gap, -1e-300))))
 
 
+@_QUIETLY
 def _epsilon(composition: Composition, direction: int, target: float) -> tuple[float, float]:
     """Certified interval for epsilon in one direction: what each way finds, until it is narrow enough."""
     if not composition.steps:
@@ -266,6 +267,7 @@ def _search(curve: Curve, guess: float, target: float) -> float:
     return at
 
 
+@_QUIETLY
 def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tuple[Array, Array]:
     """Certified bounds on log delta in one direction, at ascending epsilons: one line serves all that are near it."""
     if not composition.steps:
@@ -293,10 +295,13 @@ def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tup
         if not done[0] and ahead > 0:
             ahead = 0.0
             continue
+        if not done[0] and not many:
+            rough = lattice.log_delta(composition.pairs(direction), epsilons[waiting[:1]])
+            low[0], high[0] = max(low[0], rough[0][0]), min(high[0], rough[1][0])
         done[0] = True
         lower[waiting[done]], upper[waiting[done]] = low[done], high[done]
         waiting, ahead = waiting[~done], 4 * spread
-    return lower, upper
+    return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper)
 
 
 def _curve_at(composition: Composition, direction: int, epsilon: float, many: bool) -> tuple[Curve | None, float]:

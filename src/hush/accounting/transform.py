@@ -92,10 +92,11 @@ class Grid:
 
 
 def log_ratio(exponent: Array, rate: float) -> Array:
-    """log(1 - p + p e^u), accurate for small p, for u near 0 and for large u."""
-    small = np.log1p(rate * np.expm1(np.minimum(exponent, 1.0)))
-    large = np.maximum(exponent, 1.0)
-    return np.where(exponent < 1.0, small, large + np.log(rate + (1 - rate) * np.exp(-large)))
+    """log(1 - p + p e^u), to a few units in its own last place: it is 1e-9 and matters at tiny rates."""
+    change = rate * np.expm1(np.minimum(exponent, 500.0))
+    low = np.log((1 - rate) + rate * np.exp(np.minimum(exponent, 0.0))) if rate > 0.5 else np.zeros(())
+    moderate = np.where(change < -0.5, low, np.log1p(np.maximum(change, -0.6)))
+    return np.where(exponent < 500.0, moderate, exponent + np.log(rate))
 
 
 def tail_masses(step: Step, left: float, right: float) -> tuple[float, float]:

@@ -1,0 +1,223 @@
+"""Poisson-subsampled Gaussian steps: published numbers, both directions against the references, and properties."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import mpmath as mp
+import numpy as np
+import pytest
+import reference
+from reference import ADD, REMOVE, Setting
+
+from hush.accounting import Gaussian, answers, lattice, subsampled, transform
+from hush.accounting.mechanisms import Mechanism
+from hush.accounting.subsampled import Composition
+from hush.accounting.transform import Step
+
+
+def _run(rate: float, noise: float, steps: int) -> Mechanism:
+    return Gaussian(noise_multiplier=noise).poisson(rate) * steps
+
+
+# ERRATA, item 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps", "delta", "expected"),
+    [
+        (256 / 60000, 1.3, 3516, 1e-5, "0.864540"),
+        (256 / 60000, 1.1, 14062, 1e-5, "2.3816"),
+        (256 / 60000, 0.7, 10547, 1e-5, "5.63968"),
+        (256 / 60000, 0.6, 14531, 1e-5, "10.9495"),
+        (256 / 60000, 0.55, 15938, 1e-5, "15.7163"),
+        (256 / 60000, 0.5, 23438, 1e-5, "28.04602"),
+        (256 / 29305, 0.55, 2061, 1e-5, "11.8073"),
+        (512 / 25000, 0.56, 439, 1e-5, "12.1407"),
+        (1 / 80, 0.6, 1600, 1e-6, "12.7494"),
+        (0.01, 0.6, 100, 1e-6, "4.75"),
+    ],
+)
+def test_true_epsilons_come_out_to_all_digits(
+    rate: float, noise: float, steps: int, delta: float, expected: str
+) -> None:
+    bounds = _run(rate, noise, steps).epsilon(delta)
+    places = len(expected.split(".")[1])
+    assert f"{bounds.lower:.{places}f}" == f"{bounds.upper:.{places}f}" == expected
+    assert bounds.upper - bounds.lower <= 1e-6 * bounds.upper
+
+
+# Against the references, each direction on its own
+
+
+@pytest.mark.parametrize("direction", [REMOVE, ADD])
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps", "log_delta"),
+    [
+        (0.01, 0.6, 100, math.log(1e-6)),
+        (256 / 60000, 1.3, 3516, math.log(1e-5)),
+        (0.3, 0.15, 10, -3.0),
+        (0.5, 0.3, 5, -60.0),
+        (1e-3, 0.4, 30, -8.0),
+        (0.2, 3.0, 7, -200.0),
+        (0.9, 1e3, 50, -20.0),
+        (0.05, 1.0, 1, -30.0),
+        (0.1, 0.5, 2, -10.0),
+    ],
+)
+def test_each_direction_encloses_its_reference(
+    rate: float, noise: float, steps: int, log_delta: float, direction: int
+) -> None:
+    composition = Composition((Step(rate, noise, steps),))
+    curve = reference.delta_curve(Setting(rate, noise, steps), log_delta)
+    assert curve is not None
+    low, high = subsampled._epsilon(composition, direction, log_delta)
+    value, error = curve.direction(direction, high)
+    assert value <= log_delta + error
+    if low > 0:
+        value, error = curve.direction(direction, low)
+        assert value >= log_delta - error
+    for epsilon in (0.0, 0.5 * low, low):
+        value, error = curve.direction(direction, epsilon)
+        lower, upper = subsampled._log_delta(composition, direction, np.array([epsilon]))
+        assert lower[0] <= value + error
+        assert upper[0] >= value - error
+
+
+@pytest.mark.parametrize("direction", [REMOVE, ADD])
+def test_the_references_agree_with_each_other(direction: int) -> None:
+    setting = Setting(256 / 60000, 1.3, 3516)
+    law, inversion = reference.RealSpace(setting, 60.0), reference.GilPelaez(setting, -15.0)
+    for epsilon in (0.0, 0.4, 0.8):
+        expected = float(reference.mp.log(inversion.delta(direction, epsilon)))
+        assert law.log_delta(direction, epsilon) == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("direction", [REMOVE, ADD])
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.05, 1.0, 40), (0.3, 2.0, 10)])
+def test_plain_gaussian_steps_mixed_in_agree_with_the_lattice(
+    rate: float, noise: float, steps: int, direction: int
+) -> None:
+    composition = Composition((Step(rate, noise, steps),), gaussian=0.5)
+    low, high = subsampled._epsilon(composition, direction, math.log(1e-6))
+    lattice_low, lattice_high = lattice.epsilon(composition.pairs(direction), math.log(1e-6))
+    assert lattice_low <= high
+    assert low <= lattice_high
+    assert high - low <= 1e-6 * high
+
+
+# Properties
+
+
+RUNS = [(0.01, 1.0, 1000), (0.2, 4.0, 50), (1e-3, 0.5, 20), (1e-4, 1.2, 10**6)]
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps"), RUNS)
+def test_epsilon_falls_with_noise_and_delta_and_rises_with_steps_and_rate(
+    rate: float, noise: float, steps: int
+) -> None:
+    here = _run(rate, noise, steps).epsilon(1e-7)
+    assert _run(rate, 1.01 * noise, steps).epsilon(1e-7).lower <= here.upper
+    assert _run(rate, noise / 1.01, steps).epsilon(1e-7).upper >= here.lower
+    assert _run(rate, noise, steps + max(1, steps // 50)).epsilon(1e-7).lower >= here.upper * (1 - 1e-9)
+    assert _run(1.02 * rate, noise, steps).epsilon(1e-7).lower >= here.upper
+    assert _run(rate, noise, steps).epsilon(1.1e-7).upper <= here.lower
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps"), RUNS)
+def test_delta_at_the_epsilon_of_a_delta_is_that_delta(rate: float, noise: float, steps: int) -> None:
+    run = _run(rate, noise, steps)
+    for delta in (1e-3, 1e-8, 1e-30):
+        epsilon = run.epsilon(delta)
+        if epsilon.upper == 0:
+            assert run.delta(0.0).lower <= delta
+            continue
+        assert run.delta(epsilon.upper).lower <= delta
+        assert run.delta(epsilon.lower).upper >= delta
+        assert run.delta(epsilon.upper).upper == pytest.approx(delta, rel=1e-3)
+
+
+@pytest.mark.parametrize(("noise", "steps"), [(1.0, 1), (3.0, 20), (0.7, 3), (50.0, 10_000)])
+def test_a_rate_that_tends_to_one_tends_to_the_plain_gaussian(noise: float, steps: int) -> None:
+    plain = (Gaussian(noise_multiplier=noise) * steps).epsilon(1e-6)
+    assert (Gaussian(noise_multiplier=noise).poisson(1.0) * steps).epsilon(1e-6) == plain
+    for rate in (0.999999, 1 - 1e-10):
+        near = _run(rate, noise, steps).epsilon(1e-6)
+        assert near.lower <= plain.upper
+        assert near.upper == pytest.approx(plain.upper, rel=20 * (1 - rate) + 1e-6)
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.01, 1.0, 1000), (0.2, 4.0, 50), (0.02, 0.6, 1)])
+def test_a_curve_of_1000_points_agrees_with_single_points(rate: float, noise: float, steps: int) -> None:
+    run = _run(rate, noise, steps)
+    epsilons = np.linspace(0.0, run.epsilon(1e-15).upper, 1000)
+    lower, upper = answers.log_delta_curve(run, epsilons)
+    assert np.all(lower <= upper)
+    assert np.all(upper - lower < 2e-5)
+    assert np.all(np.diff(lower) <= upper[:-1] - lower[:-1])
+    for i in (0, 1, 100, 500, 998, 999):
+        single = run.delta(float(epsilons[i]))
+        assert math.log(single.lower) <= upper[i]
+        assert math.log(single.upper) >= lower[i]
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.01, 1.0, 1000), (0.3, 0.3, 6), (1e-6, 0.3, 50)])
+def test_steps_split_into_two_groups_give_the_same(rate: float, noise: float, steps: int) -> None:
+    whole = Composition((Step(rate, noise, steps),))
+    halves = Composition((Step(rate, noise, steps // 2), Step(rate, noise, steps - steps // 2)))
+    for direction in (REMOVE, ADD):
+        low, high = subsampled._epsilon(whole, direction, math.log(1e-6))
+        other_low, other_high = subsampled._epsilon(halves, direction, math.log(1e-6))
+        assert low <= other_high
+        assert other_low <= high
+
+
+def test_a_hundred_distinct_settings_take_less_than_a_second() -> None:
+    steps = tuple(Step(0.01 * (1 + k / 100), 0.8 + k / 100, 10) for k in range(100))
+    start = time.process_time()
+    low, high = subsampled.epsilon(Composition(steps), math.log(1e-6))
+    assert time.process_time() - start < 1
+    assert 0 < low <= high <= low * (1 + 1e-6)
+    every_worst = subsampled.epsilon(Composition((Step(0.02, 0.8, 1000),)), math.log(1e-6))
+    assert high <= every_worst[1]
+
+
+def test_epsilon_beyond_the_limit_is_the_interval_from_it() -> None:
+    bounds = _run(0.5, 0.5, 10**6).epsilon(1e-6)
+    assert (bounds.lower, bounds.upper) == (1e4, math.inf)
+
+
+def test_delta_above_the_total_variation_needs_no_epsilon() -> None:
+    run = _run(0.01, 2.0, 100)
+    total = run.delta(0.0).upper
+    bounds = run.epsilon(total * 1.001)
+    assert (bounds.lower, bounds.upper) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps", "epsilon", "direction", "truth"),
+    [
+        (2.7790982350893716e-09, 0.6164891594558934, 33, 1.1790474791e-4, REMOVE, -37.03324113778),
+        (1.9615211173528055e-08, 1.1581807887353708, 43, 2.2451591268e-7, REMOVE, -19.0725618120),
+        (5.7660110390031465e-08, 1.8028444811814113, 125, 8.1204979985e-7, ADD, -20.2766164235),
+    ],
+)
+def test_tiny_losses_keep_their_digits(
+    rate: float, noise: float, steps: int, epsilon: float, direction: int, truth: float
+) -> None:
+    # log(1 - p + p e^u) once lost 1e-16 u absolutely, which is 1e-9 of a loss of 1e-7: the interval missed the truth
+    composition = subsampled.Composition((Step(rate, noise, steps),))
+    lower, upper = subsampled._log_delta(composition, direction, np.array([epsilon]))
+    assert lower[0] <= truth + 2e-10
+    assert upper[0] >= truth - 2e-10
+
+
+@pytest.mark.parametrize("rate", [1e-9, 1e-5, 0.3, 1.0 - 1e-9])
+def test_the_loss_is_accurate_in_its_own_last_place(rate: float) -> None:
+    exponents = np.concatenate([-np.geomspace(1e-6, 300, 40), np.geomspace(1e-6, 690, 60)])
+    losses = transform.log_ratio(exponents, rate)
+    with mp.workdps(60):
+        for exponent, loss in zip(exponents.tolist(), losses.tolist(), strict=True):
+            exact = mp.log1p(mp.mpf(rate) * mp.expm1(mp.mpf(exponent)))
+            assert abs(loss - exact) <= 1e-15 * abs(exact)
