@@ -371,7 +371,7 @@ def _line(labels: Sequence[Labels], direction: int, epsilon: float) -> Line | No
     least = float(np.min(objective))
     if not np.isfinite(least):
         return None
-    near = candidates[objective < least + 7]
+    near = candidates[objective < least + 4]
     sound = [c for c in near if _log_cut(labels, direction, float(c)) < _LOG_NEGLIGIBLE - 4]
     tried = [_alias_free(labels, direction, epsilon, float(c)) for c in (sound or near)[::2]]
     spacing, c, value, points, values = max(tried, key=lambda one: one[0])
@@ -467,7 +467,7 @@ def _evaluate(
         part = slice(start, start + _CHUNK)
         powers = 1 + nodes[part] if direction == REMOVE else -nodes[part]
         highest = float(nodes[part].imag.max())
-        refined = [_refined(label, power, highest, 1e-11 / whole, 1e-11 / top) for label in labels]
+        refined = [_refined(label, power, highest, 1e-12 / whole, 1e-13 / top) for label in labels]
         labels = [one.labels for one in refined]
         terms += sum(label.bulk_grid.size + label.middle_grid.size for label in labels) * len(powers)
         if terms > (_MOST_TERMS if labels[0].step.count <= 30_000 else _MOST_TERMS // 4):

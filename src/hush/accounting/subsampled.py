@@ -150,12 +150,25 @@ def _epsilon(composition: Composition, direction: int, target: float) -> tuple[f
         return certified_root(_gaussian_curve(composition.gaussian), 1.0, target)
     if _single(composition):
         return certified_root(_single_curve(composition.steps[0], direction), 1.0, target)
-    low, high = 0.0, np.inf
-    for way in (_epsilon_by_line, _epsilon_by_jumps, _epsilon_by_lattice):
-        found = way(composition, direction, target)
-        low, high = max(low, found[0]), min(high, found[1])
-        if high - low <= max(_NARROW * high, 1e-12) < np.inf or low >= EPSILON_LIMIT:
-            break
+    low, high = _epsilon_by_line(composition, direction, target)
+    if not _is_narrow(low, high):
+        # the lattice finds the place, the jumps the digits
+        low, high = _within((low, high), lattice.epsilon(composition.pairs(direction), target, tolerance=0.03))
+    if not _is_narrow(low, high):
+        guess = float(np.sqrt(low * high)) if low > 0 and np.isfinite(high) else 0.0
+        low, high = _within((low, high), _epsilon_by_jumps(composition, direction, target, guess))
+    if not _is_narrow(low, high):
+        low, high = _within((low, high), lattice.epsilon(composition.pairs(direction), target))
+    return low, high
+
+
+def _is_narrow(low: float, high: float) -> bool:
+    return high - low <= max(_NARROW * high, 1e-12) < np.inf or low >= EPSILON_LIMIT
+
+
+def _within(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    """What two certified intervals say together."""
+    low, high = max(first[0], second[0]), min(first[1], second[1])
     return min(low, high), high
 
 
@@ -170,15 +183,12 @@ def _epsilon_by_line(composition: Composition, direction: int, target: float) ->
     return (0.0, np.inf) if line is None else certified_root(line.log_delta, guess, target)
 
 
-def _epsilon_by_lattice(composition: Composition, direction: int, target: float) -> tuple[float, float]:
-    return lattice.epsilon(composition.pairs(direction), target)
-
-
-def _epsilon_by_jumps(composition: Composition, direction: int, target: float) -> tuple[float, float]:
+def _epsilon_by_jumps(composition: Composition, direction: int, target: float, guess: float) -> tuple[float, float]:
     """Newton's method, set up anew at each epsilon until it stands."""
     if composition.gaussian > 0:
         return 0.0, np.inf
-    guess = _one_jump_epsilon(composition, direction, target)
+    if guess <= 0:
+        guess = _one_jump_epsilon(composition, direction, target)
     if guess <= 0:
         return 0.0, 0.0
     for _ in range(7):
@@ -190,7 +200,7 @@ def _epsilon_by_jumps(composition: Composition, direction: int, target: float) -
             break
         slope = min((upper[1] - upper[0]) / 1e-4, -1e-3)
         step = float(np.clip((target - upper[0]) / slope, -0.4, 0.4))
-        if abs(step) < 2e-3:
+        if abs(step) < 2e-5:
             return certified_root(jump.log_delta, guess * (1 + step), target)
         guess = min(guess * (1 + step), EPSILON_LIMIT)
     return 0.0, np.inf

@@ -38,7 +38,7 @@ Numbers = NDArray[Any]
 UNIT_ROUNDOFF = 2.0**-53
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 _SERIES_RADIUS = 0.5
-_FEW_STEPS = 30_000
+_FEW_STEPS = 200_000
 _SERIES_TERMS = 14
 
 
