@@ -22,7 +22,7 @@ def plot_errors(curve: ErrorCurve, axes: Axes | None = None, label: str | None =
         import matplotlib.pyplot as plt
 
         axes = plt.figure(figsize=(5.6, 5.2), layout="constrained").add_subplot()
-    options = {"color": BLUE, "linewidth": 2.2} | style
+    options: dict[str, Any] = {"color": BLUE, "linewidth": 2.2} | style
     axes.plot([0, 1], [1, 0], color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="perfect privacy")
     axes.fill_between(curve.alpha, curve.lower, curve.upper, color=options["color"], alpha=0.25, linewidth=0)
     axes.plot(curve.alpha, curve.lower, label=label or "best attack (certified)", **options)
