@@ -324,3 +324,9 @@ def test_any_composition_gets_an_answer_in_time(seed: int) -> None:
         # The two interfaces agree: delta is large enough at the lower end and small enough at the upper.
         assert log_high[0] >= target - 1e-9
         assert log_low[1] <= target + 1e-9
+
+
+def test_masses_beyond_the_floating_point_range_give_no_bound_rather_than_an_error() -> None:
+    pair = Poisson(GaussianPair(1 / 0.7225785669228689), 4.274211771704099e-08)
+    low, high = epsilon([(pair, 271_800)], math.log(1.6958195718272284e-89), tolerance=0.03)
+    assert 0 <= low <= high

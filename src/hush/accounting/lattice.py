@@ -150,6 +150,8 @@ def _refinements(
             fineness *= 1.05 * problem.excess
             if fineness > 0.9 * finest:
                 return
+        except (ValueError, OverflowError):  # masses beyond the floating-point range: no law, hence no bound
+            return
 
 
 def _discretised(survey: Survey, plan: Plan, spacing: float, *, on_atoms: bool) -> list[tuple[Law, Law]]:
