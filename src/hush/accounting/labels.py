@@ -1,8 +1,8 @@
 """Random labels for steps whose losses span many scales: bulk, middle or huge, by where x fell.
 
 A step is bulk with probability Phi((low-x)/w), huge with Phi((x-high)/w'), else middle.  This file chooses low and
-high such that what jumps.py takes for sure fails with a negligible part of the delta in question, and has the bulk's and
-the middle's moment generating functions.
+high such that what jumps.py takes for sure fails with a negligible part of the delta in question, and has the moment
+generating functions of bulk and middle.
 """
 
 from __future__ import annotations
