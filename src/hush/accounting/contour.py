@@ -197,7 +197,7 @@ def line(task: Problem, c: float, log_negligible: float = _LOG_NEGLIGIBLE) -> Li
     """
     value, mean, variance = task.cumulants(c)
     points = chernoff_points(c, float(np.sqrt(max(variance, 1e-300))))
-    values = np.concatenate([[0.0], task.log_mgf(points[1:])]) + 1e-9
+    values = np.concatenate([[0.0], task.log_mgf(points[1:])]) + 1e-6
     spacing = alias_free_spacing(c, mean - 1 / c - 1 / (c + 1), value, points, values, log_negligible)
     height = _height(task, c, value, spacing, log_negligible)
     if not np.isfinite(height):
