@@ -101,6 +101,18 @@ class Users:
 Population = Records | Users
 
 
+def population(records: int, users: Any = None, most: int | None = None) -> Population:
+    """The units of a data set of so many records: its records or, with `users`, one id per record, its users."""
+    if users is None:
+        if most is not None:
+            raise ValueError("The most records of a user were given but no users; pass users=, one id per record.")
+        return Records(records)
+    units = users if isinstance(users, Users) else Users(users, most)
+    if units.records != records:
+        raise ValueError(f"Users need one id per record: the data has {records} records, but {units.records} ids came.")
+    return units
+
+
 def choose(stream: Stream, size: int, of: int) -> Positions:
     """`size` of the numbers 0 ... of-1, ascending, every set of that size equally likely.
 
