@@ -1,0 +1,250 @@
+"""Clipped sums of per-example gradients: `sum_u w_u G_u`, where `w_u` bounds the norm of unit u's gradient `G_u`.
+
+A unit is one example, or all the examples of one user or group. Every engine gives the same sum:
+
+- `Loop`: one unit at a time, the reference, on any code that autograd can differentiate ("vanilla");
+- `Vmap`: vectorised over examples, gradients formed, in chunks ("multiple");
+- `Ghost`: norms from factors, one backward pass, nothing formed that needn't be ("outer", made exact and general);
+- `Auto`: `Ghost`, which itself takes the slower ways where it must and says so.
+
+`Grouped(size)` is a method of its own: the examples' coins put them into groups, and a group's mean gradient is
+clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hush.gradients.layout import Layout
+
+Losses = Callable[..., Tensor]
+Weigh = Callable[[Tensor], Tensor]
+Groups = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One unit at a time: slow, and right wherever autograd is."""
+
+
+@dataclass(frozen=True)
+class Vmap:
+    """All examples of a chunk at once, their gradients formed; `chunk` bounds memory (default: a gigabyte's worth)."""
+
+    chunk: int | None = None
+
+
+@dataclass(frozen=True)
+class Ghost:
+    """Norms without per-example gradients, then one weighted sum."""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The cheapest exact engine for the model and batch at hand."""
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Clip the mean gradient of coin-drawn groups of about `size` examples.
+
+    A record may change its group's clipped mean from any vector of norm C to any other, so the sensitivity is 2C.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"Groups of {self.size} examples can't be clipped; give a size of at least 1.")
+
+
+Engine = Loop | Vmap | Ghost | Auto | Grouped
+
+
+@dataclass
+class Memory:
+    """What an engine learned about a model's structure in earlier calls; forgetting it costs time, nothing else."""
+
+    layouts: dict[Any, list[Layout | None]] = field(default_factory=dict)
+    doubts: dict[Any, int] = field(default_factory=dict)  # structures not fully seen yet: how often they were met
+
+
+@dataclass(frozen=True)
+class ClippedSum:
+    """The clipped sum, and what must stay local: norms, losses, and notes on how it was computed."""
+
+    sums: list[Tensor]
+    norms: Tensor
+    losses: Tensor
+    notes: tuple[str, ...] = ()
+
+
+def clipped_sum(
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    *,
+    groups: Groups,
+    weigh: Weigh,
+    units: Tensor | None = None,
+    engine: Engine = Auto(),  # noqa: B008
+    microbatch: int | None = None,
+    memory: Memory | None = None,
+) -> ClippedSum:
+    """The weighted sum of the units' gradients, one tensor a parameter, in float32 or better.
+
+    `losses(*batch)` gives one loss an example and may be called on parts of the batch. `groups` says which parameters
+    are clipped together; `weigh` maps norms `[units, groups]` to weights. `units[i]` is the number of example i's
+    unit (0, 1, ... ; None: each its own). A unit whose gradient isn't finite contributes nothing.
+    """
+    n = count(batch)
+    memory = Memory() if memory is None else memory
+    parts = _parts(n, units, microbatch)
+    if n == 0:
+        return _nothing(parameters, groups)
+    found = [_part(parameters, losses, batch, groups, weigh, units, engine, memory, part) for part in parts]
+    sums = found[0].sums
+    for part in found[1:]:
+        sums = [total + more for total, more in zip(sums, part.sums, strict=True)]
+    notes = tuple(dict.fromkeys(note for part in found for note in part.notes))
+    if len(found) == 1:
+        return ClippedSum(sums, found[0].norms, found[0].losses, notes)
+    values = found[0].losses.new_empty(n)
+    for where, part in zip(parts, found, strict=True):
+        values[where] = part.losses
+    return ClippedSum(sums, torch.cat([part.norms for part in found]), values, notes)
+
+
+def count(batch: Sequence[Any]) -> int:
+    """How many examples a batch holds: the common first dimension of its tensors."""
+    sizes = {x.shape[0] if x.dim() else -1 for x in batch if isinstance(x, Tensor)}
+    if len(sizes) != 1 or -1 in sizes:
+        raise ValueError(
+            f"A batch's tensors must share their first dimension, the examples, but have {sorted(sizes)} entries "
+            "there; give tensors of shape [examples, ...]."
+        )
+    return int(sizes.pop())
+
+
+def pick(batch: Sequence[Any], index: Tensor | slice) -> tuple[Any, ...]:
+    """Some of a batch's examples; what isn't a tensor passes as it is."""
+    return tuple(x[index] if isinstance(x, Tensor) else x for x in batch)
+
+
+def one_loss_each(values: Tensor, n: int) -> Tensor:
+    if not isinstance(values, Tensor) or values.shape != (n,):
+        shape = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"The loss function returned {shape} for {n} examples; it must return one loss per example, shape [{n}] "
+            '(reduction="none").'
+        )
+    return values
+
+
+def slots_of(units: Tensor | None, n: int, device: torch.device) -> Tensor | None:
+    """Row u holds the examples of unit u, padded with -1."""
+    if units is None:
+        return None
+    sizes = torch.bincount(units)
+    slots = torch.full((len(sizes), int(sizes.max())), -1, dtype=torch.long)
+    order = torch.argsort(units, stable=True)
+    starts = torch.cumsum(sizes, 0) - sizes
+    ranks = torch.arange(n) - starts[units[order]]
+    slots[units[order], ranks] = order
+    return slots.to(device)
+
+
+def _parts(n: int, units: Tensor | None, microbatch: int | None) -> list[Any]:
+    """Positions of the examples computed together; a unit's examples are never parted."""
+    if microbatch is not None and microbatch < 1:
+        raise ValueError(f"A microbatch of {microbatch} examples is impossible; give at least 1.")
+    if microbatch is None or n <= microbatch:
+        return [slice(0, n)]
+    if units is None:
+        return [slice(k, min(k + microbatch, n)) for k in range(0, n, microbatch)]
+    parts: list[Tensor] = []
+    current: list[Tensor] = []
+    size = 0
+    sizes = torch.bincount(units).tolist()
+    members = torch.argsort(units, stable=True).split(sizes)
+    for member in members:
+        if current and size + len(member) > microbatch:
+            parts.append(torch.cat(current))
+            current, size = [], 0
+        current.append(member)
+        size += len(member)
+    return [*parts, torch.cat(current)]
+
+
+def _part(
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    groups: Groups,
+    weigh: Weigh,
+    units: Tensor | None,
+    engine: Engine,
+    memory: Memory,
+    part: Any,
+) -> ClippedSum:
+    """One microbatch; again without the units whose gradients aren't finite, should there be any."""
+    here = pick(batch, part)
+    own = None
+    if units is not None:
+        own = torch.unique(units[part], return_inverse=True)[1]
+    result = _run(parameters, losses, here, groups, weigh, own, engine, memory)
+    finite = torch.isfinite(result.norms).all(1)
+    if bool(finite.all()):
+        return result
+    keep = finite if own is None else finite[own.to(finite.device)]
+    good = torch.nonzero(keep).flatten()
+    if len(good) == 0:
+        again = _nothing(parameters, groups)
+    else:
+        index = good.to(next(x.device for x in here if isinstance(x, Tensor)))
+        left = None if own is None else torch.unique(own[good.cpu()], return_inverse=True)[1]
+        again = _run(parameters, losses, pick(here, index), groups, weigh, left, engine, memory)
+        if not bool(torch.isfinite(again.norms).all()):
+            again = _nothing(parameters, groups)
+    return ClippedSum(again.sums, result.norms, result.losses, result.notes)
+
+
+def _run(
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    groups: Groups,
+    weigh: Weigh,
+    units: Tensor | None,
+    engine: Engine,
+    memory: Memory,
+) -> ClippedSum:
+    from hush.gradients import ghost, plain
+
+    if isinstance(engine, Grouped):
+        if units is None:
+            raise ValueError("Grouped clipping needs every example's group; draw the batch with the plan's sampler.")
+        sizes = torch.bincount(units).to(torch.float32)[:, None]
+        inner = weigh
+
+        def of_mean(norms: Tensor) -> Tensor:
+            shares = sizes.to(norms.device)
+            return inner(norms / shares) / shares
+
+        weigh, engine = of_mean, Auto()
+    if isinstance(engine, Loop):
+        return plain.loop(parameters, losses, batch, groups, weigh, units)
+    if isinstance(engine, Vmap):
+        return plain.vmap(parameters, losses, batch, groups, weigh, units, engine.chunk)
+    return ghost.ghost(parameters, losses, batch, groups, weigh, units, memory)
+
+
+def _nothing(parameters: Sequence[Tensor], groups: Groups) -> ClippedSum:
+    device = parameters[0].device
+    sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in parameters]
+    return ClippedSum(sums, torch.zeros(0, len(groups), device=device), torch.zeros(0, device=device), ())

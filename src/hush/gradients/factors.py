@@ -1,0 +1,269 @@
+"""Per-example gradients of one parameter, kept as factors so that they need not be formed.
+
+For most layers the gradient of example i is a sum of outer products over the positions t where the layer was applied,
+
+    G_i = sum_t  b_it a_it^T        a: the layer's input, b: the loss's gradient at its output,
+
+and both its norm and a weighted sum of such gradients come from the factors:
+
+    ||G_i||^2 = sum_{t,s} (a_it . a_is) (b_it . b_is)            (two Gram matrices; Goodfellow 2015, Li et al. 2022)
+    sum_i w_i G_i = sum_{i,t} (w_i b_it) a_it^T                  (one matrix product)
+
+Three kinds cover every layer: `Outer` (dense a and b), `Rows` (an embedding: b is a row's number) and `Formed` (small
+gradients, written out). A parameter that was used several times has several factors; their cross terms are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+# Forming costs dim(a) * dim(b) a position, Gram matrices cost T * (dim(a) + dim(b)); a formed gradient also saves the
+# second matrix product, and each Gram matrix is written and read once more.
+_FORMED_BONUS = 2.0
+
+
+@dataclass(frozen=True)
+class Formed:
+    """The per-example gradients themselves, `[n, *shape]`."""
+
+    grads: Tensor
+
+    @property
+    def examples(self) -> int:
+        return self.grads.shape[0]
+
+
+@dataclass(frozen=True)
+class Outer:
+    """`sum_t b_t a_t^T` for each example and each of `groups` independent blocks of the weight's rows.
+
+    a: `[n, groups, T, d_in]`, b: `[n, groups, T, d_out]`; the weight's shape is `[groups * d_out, *]` with `d_in`
+    entries a row. `transposed`: the weight is stored as `[d_in, d_out]` instead (`x @ w`).
+    """
+
+    a: Tensor
+    b: Tensor
+    shape: tuple[int, ...]
+    transposed: bool = False
+
+    @property
+    def examples(self) -> int:
+        return self.a.shape[0]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An embedding's gradient: `values[i, t]` is added to row `index[i, t]` of the table; index -1 counts nothing."""
+
+    index: Tensor
+    values: Tensor
+    shape: tuple[int, ...]
+
+    @property
+    def examples(self) -> int:
+        return self.index.shape[0]
+
+
+Factor = Formed | Outer | Rows
+
+
+def settle(factors: list[Factor]) -> list[Factor]:
+    """The same gradients in their cheapest form: uses of one parameter joined, written out where that costs less."""
+    if len(factors) > 1:
+        factors = _joined(factors)
+    if len(factors) == 1:
+        return [_cheapest(factors[0])]
+    if any(isinstance(factor, Formed) for factor in factors):
+        return [Formed(sum((formed(factor) for factor in factors[1:]), formed(factors[0])))]
+    return factors
+
+
+def squared_norms(factors: list[Factor]) -> Tensor:
+    """`||sum of the factors||^2` of every example, in float32 or better; at most a rounding error too small."""
+    if len(factors) == 1:
+        return _squared_norm(factors[0])
+    if len(factors) == 2 and all(isinstance(factor, Outer | Rows) for factor in factors):
+        rows, outer = sorted(factors, key=lambda factor: isinstance(factor, Outer))
+        if isinstance(rows, Rows) and isinstance(outer, Outer) and outer.a.shape[1] == 1:
+            cross = _cross(rows, outer)
+            return (_squared_norm(rows) + _squared_norm(outer) + 2 * cross).clamp_min(0.0)
+    total = sum((formed(factor) for factor in factors[1:]), formed(factors[0]))
+    return _squared_norm(Formed(total))
+
+
+def weighted_sum(factors: list[Factor], weights: Tensor) -> Tensor:
+    """`sum_i weights_i G_i`, in float32 or better."""
+    total = _weighted(factors[0], weights)
+    for factor in factors[1:]:
+        total = total + _weighted(factor, weights)
+    return total
+
+
+def formed(factor: Factor) -> Tensor:
+    """The per-example gradients written out, `[n, *shape]`, in float32 or better."""
+    if isinstance(factor, Formed):
+        return wide(factor.grads)
+    if isinstance(factor, Rows):
+        n, vocabulary, dim = factor.examples, factor.shape[0], factor.values.shape[-1]
+        values, index = _without_padding(factor)
+        offset = torch.arange(n, device=index.device).view(-1, 1) * vocabulary
+        table = values.new_zeros(n * vocabulary, dim)
+        table.index_add_(0, (index + offset).flatten(), values.reshape(-1, dim))
+        return table.view(n, *factor.shape)
+    grads = _product(factor.b.transpose(-1, -2), factor.a)
+    if factor.transposed:
+        grads = grads.transpose(-1, -2)
+    return grads.reshape(factor.examples, *factor.shape)
+
+
+def regroup(factor: Factor, slots: Tensor) -> Factor:
+    """Join examples into units: row u of `slots` (`[units, most]`) names unit u's examples, padded with -1."""
+    units, most = slots.shape
+    there = slots >= 0
+    if isinstance(factor, Formed):
+        grads = factor.grads[slots.clamp_min(0)]
+        keep = there.view(units, most, *[1] * (grads.dim() - 2))
+        return Formed(torch.where(keep, grads, 0).sum(1))
+    if isinstance(factor, Rows):
+        index = torch.where(there[..., None], factor.index[slots.clamp_min(0)], -1).flatten(1, 2)
+        return replace(factor, index=index, values=factor.values[slots.clamp_min(0)].flatten(1, 2))
+    keep = there.view(units, most, 1, 1, 1)
+
+    def gathered(x: Tensor) -> Tensor:
+        picked = torch.where(keep, x[slots.clamp_min(0)], 0)
+        return picked.transpose(1, 2).flatten(2, 3)
+
+    return replace(factor, a=gathered(factor.a), b=gathered(factor.b))
+
+
+def take(factor: Factor, example: int) -> Tensor:
+    """One example's gradient, written out."""
+    piece = slice(example, example + 1)
+    if isinstance(factor, Formed):
+        return factor.grads[example]
+    if isinstance(factor, Rows):
+        return formed(replace(factor, index=factor.index[piece], values=factor.values[piece]))[0]
+    return formed(replace(factor, a=factor.a[piece], b=factor.b[piece]))[0]
+
+
+def wide(x: Tensor) -> Tensor:
+    """At least float32: sums and norms in half precision break the bound (11% short, sensitivity 2.8 C)."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def _joined(factors: list[Factor]) -> list[Factor]:
+    """Uses of the same kind become one factor with more positions, so their cross terms come by themselves."""
+    outers = [factor for factor in factors if isinstance(factor, Outer)]
+    rows = [factor for factor in factors if isinstance(factor, Rows)]
+    small = [factor for factor in factors if isinstance(factor, Formed)]
+    joined: list[Factor] = []
+    if len({(outer.transposed, outer.a.shape[1], outer.a.dtype, outer.b.dtype) for outer in outers}) == 1:
+        a, b = torch.cat([outer.a for outer in outers], 2), torch.cat([outer.b for outer in outers], 2)
+        joined.append(replace(outers[0], a=a, b=b))
+    elif outers:
+        joined.append(Formed(sum((formed(outer) for outer in outers[1:]), formed(outers[0]))))
+    if rows:
+        index, values = torch.cat([row.index for row in rows], 1), torch.cat([row.values for row in rows], 1)
+        joined.append(replace(rows[0], index=index, values=values))
+    if small:
+        joined.append(Formed(sum((formed(factor) for factor in small[1:]), formed(small[0]))))
+    return joined
+
+
+def _cheapest(factor: Factor) -> Factor:
+    if not isinstance(factor, Outer):
+        return factor
+    (_, _, positions, d_in), d_out = factor.a.shape, factor.b.shape[-1]
+    if positions == 1:
+        return factor
+    affordable = d_in * d_out <= positions * (d_in + d_out)  # holding it takes no more memory than its factors
+    if affordable and d_in * d_out <= _FORMED_BONUS * positions * (d_in + d_out):
+        return Formed(formed(factor))
+    return factor
+
+
+def _squared_norm(factor: Factor) -> Tensor:
+    if isinstance(factor, Formed):
+        flat = wide(factor.grads).flatten(1)
+        return _dot(flat, flat)
+    if isinstance(factor, Rows):
+        values, index = _without_padding(factor)
+        gram = _product(values, values.transpose(-1, -2))
+        same = index[:, :, None] == index[:, None, :]
+        return torch.where(same, gram, 0).sum((1, 2)).clamp_min(0.0)
+    a, b = factor.a, factor.b
+    n, _, positions, d_in = a.shape
+    if positions == 1:
+        wide_a, wide_b = wide(a), wide(b)
+        return (_dot(wide_a, wide_a) * _dot(wide_b, wide_b)).flatten(1).sum(1)
+    if positions * (d_in + b.shape[-1]) < d_in * b.shape[-1]:
+        gram_a, gram_b = _product(a, a.transpose(-1, -2)), _product(b, b.transpose(-1, -2))
+        squares = _dot(gram_a.reshape(n, -1), gram_b.reshape(n, -1))
+        # What rounding may hide where positions cancel: relative to (sum_t |a_t| |b_t|)^2, not to the norm itself.
+        sizes = (gram_a.diagonal(0, -2, -1) * gram_b.diagonal(0, -2, -1)).clamp_min(0.0).sqrt().flatten(1).sum(1)
+        return (squares + (_unit(gram_a) * sizes) * sizes).clamp_min(0.0)
+    grads = _product(b.transpose(-1, -2), a).reshape(n, -1)
+    return _dot(grads, grads)
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    result: Tensor = torch.linalg.vecdot(x, y)
+    return result
+
+
+def _cross(rows: Rows, outer: Outer) -> Tensor:
+    """`<G_rows, G_outer>`: a tied embedding. Row index[t] of `b_s a_s^T` is `b_s[index[t]] a_s`."""
+    values, index = _without_padding(rows)
+    a, b = outer.a[:, 0], outer.b[:, 0]
+    if outer.transposed:
+        a, b = b, a
+    inner = _product(a, values.transpose(-1, -2))
+    picked = wide(b.gather(2, index[:, None, :].expand(-1, b.shape[1], -1)))
+    return (inner * picked).sum((1, 2))
+
+
+def _weighted(factor: Factor, weights: Tensor) -> Tensor:
+    if isinstance(factor, Formed):
+        grads = wide(factor.grads)
+        return torch.mv(grads.flatten(1).T, weights.to(grads.dtype)).view(grads.shape[1:])
+    if isinstance(factor, Rows):
+        values, index = _without_padding(factor)
+        values = wide(values) * weights.view(-1, 1, 1)
+        dim = values.shape[-1]
+        table: Tensor = torch.ops.aten.embedding_dense_backward(
+            values.reshape(-1, dim), index.flatten(), factor.shape[0], -1, False
+        )
+        return table.view(factor.shape)
+    n, groups, positions, d_in = factor.a.shape
+    d_out = factor.b.shape[-1]
+    scaled = (factor.b * weights.view(-1, 1, 1, 1)).to(factor.b.dtype)
+    a = factor.a.transpose(0, 1).reshape(groups, n * positions, d_in)
+    b = scaled.transpose(0, 1).reshape(groups, n * positions, d_out)
+    total = _product(b.transpose(-1, -2), a)
+    return (total.transpose(-1, -2) if factor.transposed else total).reshape(factor.shape)
+
+
+def _without_padding(rows: Rows) -> tuple[Tensor, Tensor]:
+    values = torch.where((rows.index >= 0)[..., None], wide(rows.values), 0)
+    return values, rows.index.clamp_min(0)
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """A batched matrix product whose result is float32 or better, whatever its factors are."""
+    if x.dtype != y.dtype:
+        x, y = wide(x), wide(y)
+    if x.dtype in (torch.float32, torch.float64):
+        return torch.matmul(x, y)
+    if x.is_cuda:
+        lead = x.shape[:-2]
+        x3, y3 = x.reshape(math.prod(lead), *x.shape[-2:]), y.reshape(math.prod(lead), *y.shape[-2:])
+        return torch.bmm(x3, y3, out_dtype=torch.float32).view(*lead, x.shape[-2], y.shape[-1])
+    return torch.matmul(x.float(), y.float())
+
+
+def _unit(x: Tensor) -> float:
+    return 8 * torch.finfo(x.dtype).eps

@@ -1,0 +1,182 @@
+"""Per-example gradients formed: one at a time (`loop`), or vectorised (`vmap`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from hush.gradients.engines import ClippedSum, Groups, Losses, Weigh, one_loss_each, pick
+from hush.gradients.factors import wide
+
+_CHUNK_BYTES = 1 << 30
+
+
+def loop(
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    groups: Groups,
+    weigh: Weigh,
+    units: Tensor | None,
+) -> ClippedSum:
+    """Each unit's gradient by itself, clipped and added. The reference that the other engines are held against."""
+    sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in parameters]
+    all_norms, values = [], []
+    for members in _members(batch, units):
+        value, grads = _gradient(parameters, losses, pick(batch, members))
+        norms = torch.stack([_norm([grads[k] for k in group]) for group in groups])
+        weights = weigh(norms[None])[0]
+        if bool(torch.isfinite(norms).all()):
+            for group, weight in zip(groups, weights, strict=True):
+                for k in group:
+                    sums[k] += weight * grads[k]
+        all_norms.append(norms)
+        values.append((members, value))
+    total = torch.cat([value for _, value in values])
+    order = torch.cat([members for members, _ in values]).to(total.device)
+    return ClippedSum(sums, torch.stack(all_norms), torch.empty_like(total).index_copy_(0, order, total), ("loop",))
+
+
+def vmap(
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    groups: Groups,
+    weigh: Weigh,
+    units: Tensor | None,
+    chunk: int | None,
+) -> ClippedSum:
+    """Gradients of a chunk of examples formed in one vectorised call, joined into units, clipped and added."""
+    formed, values, note = per_example(parameters, losses, batch, list(range(len(parameters))), chunk)
+    if units is not None:
+        where = units.to(formed[0].device)
+        total = int(units.max()) + 1
+        formed = [g.new_zeros(total, *g.shape[1:]).index_add_(0, where, g) for g in formed]
+    norms = torch.stack([_row_norms([formed[k] for k in group]) for group in groups], 1)
+    weights = weigh(norms)
+    sums = []
+    of = {k: g for g, group in enumerate(groups) for k in group}
+    for k, grads in enumerate(formed):
+        flat = grads.flatten(1)
+        clean = torch.where(torch.isfinite(norms).all(1, keepdim=True), flat, 0)
+        sums.append(torch.mv(clean.T, weights[:, of[k]].to(clean.dtype)).view(grads.shape[1:]))
+    return ClippedSum(sums, torch.where(torch.isfinite(norms), norms, torch.inf).nan_to_num(0, 0), values, (note,))
+
+
+def per_example(
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    wanted: Sequence[int],
+    chunk: int | None = None,
+) -> tuple[list[Tensor], Tensor, str]:
+    """The gradients of the `wanted` parameters for each example, `[n, *shape]`, the losses, and how it was done.
+
+    Vectorised where every use of the parameters can be seen and vectorised; otherwise one example at a time.
+    """
+    chosen = [parameters[k] for k in wanted]
+    tensors = [x for x in batch if isinstance(x, Tensor)]
+    n = tensors[0].shape[0]
+    if _every_use_is_seen(chosen, losses, pick(batch, slice(0, 1))):
+        try:
+            if chunk is None:
+                bytes_each = sum(p.numel() * max(p.element_size(), 4) for p in chosen)
+                chunk = max(1, min(n, _CHUNK_BYTES // max(bytes_each, 1)))
+            return (*_vectorised(chosen, losses, batch, chunk), "vmap")
+        except (RuntimeError, ValueError, NotImplementedError, TypeError):
+            pass  # an operation that can't be vectorised: the loop can do it
+    values, grads = [], []
+    for i in range(n):
+        value, each = _gradient(chosen, losses, pick(batch, slice(i, i + 1)))
+        values.append(value)
+        grads.append(each)
+    return [torch.stack(column) for column in zip(*grads, strict=True)], torch.cat(values), "loop"
+
+
+class _Substitute(TorchFunctionMode):
+    """Other tensors in the parameters' places, wherever a PyTorch function meets them."""
+
+    def __init__(self, replacements: dict[int, Tensor]) -> None:
+        super().__init__()
+        self._replacements = replacements
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*self._replaced(args), **self._replaced(kwargs or {}))
+
+    def _replaced(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._replacements.get(id(value), value)
+        if type(value) in (list, tuple):
+            return type(value)(self._replaced(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self._replaced(item) for key, item in value.items()}
+        return value
+
+
+def _vectorised(
+    parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any], chunk: int
+) -> tuple[list[Tensor], Tensor]:
+    is_tensor = [isinstance(x, Tensor) for x in batch]
+
+    def loss(current: tuple[Tensor, ...], *example: Tensor) -> tuple[Tensor, Tensor]:
+        rest = iter(example)
+        full = [next(rest).unsqueeze(0) if flag else x for flag, x in zip(is_tensor, batch, strict=True)]
+        with _Substitute({id(p): c for p, c in zip(parameters, current, strict=True)}):
+            value = one_loss_each(losses(*full), 1)[0]
+        return value, value.detach()
+
+    gradient: Callable[..., Any] = torch.func.grad(loss, has_aux=True)
+    tensors = [x for x in batch if isinstance(x, Tensor)]
+    current = tuple(p.detach() for p in parameters)
+    mapped = torch.func.vmap(gradient, in_dims=(None, *[0] * len(tensors)), randomness="different", chunk_size=chunk)
+    with torch.compiler.set_stance("force_eager"):
+        grads, values = mapped(current, *tensors)
+    return [wide(g) for g in grads], values
+
+
+def _every_use_is_seen(parameters: Sequence[Tensor], losses: Losses, example: Sequence[Any]) -> bool:
+    """Whether substitution catches all uses: then no gradient reaches the parameters themselves."""
+    replacements = {id(p): p.detach().requires_grad_() for p in parameters}
+    with torch.compiler.set_stance("force_eager"), torch.random.fork_rng(devices=_devices(parameters)):
+        with _Substitute(replacements):
+            value = losses(*example).sum()
+        if not value.requires_grad:
+            return True
+        grads = torch.autograd.grad(value, list(parameters), allow_unused=True)
+    return all(grad is None for grad in grads)
+
+
+def _devices(tensors: Sequence[Tensor]) -> list[torch.device]:
+    return sorted({t.device for t in tensors if t.is_cuda}, key=str)
+
+
+def _gradient(parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
+    n = next(x.shape[0] for x in batch if isinstance(x, Tensor))
+    value = one_loss_each(losses(*batch), n)
+    grads = torch.autograd.grad(value.sum(), list(parameters), allow_unused=True)
+    filled = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
+    return value.detach(), [wide(g.to_dense() if g.is_sparse else g) for g in filled]
+
+
+def _members(batch: Sequence[Any], units: Tensor | None) -> list[Tensor]:
+    if units is None:
+        n = next(x.shape[0] for x in batch if isinstance(x, Tensor))
+        return list(torch.arange(n).split(1))
+    return list(torch.argsort(units, stable=True).split(torch.bincount(units).tolist()))
+
+
+def _norm(grads: Sequence[Tensor]) -> Tensor:
+    result: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
+    return result
+
+
+def _row_norms(grads: Sequence[Tensor]) -> Tensor:
+    each = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads])
+    result: Tensor = torch.linalg.vector_norm(each, dim=0)
+    return result

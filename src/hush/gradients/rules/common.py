@@ -1,0 +1,58 @@
+"""What the rules share: holding an operation's input, and bringing examples to the front."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hush.gradients.factors import Formed, wide
+from hush.gradients.layout import Layout
+
+
+class Unfit(Exception):
+    """A rule can't give the per-example gradients of this use after all; the parameter takes a slower path."""
+
+
+def hold(x: Tensor) -> Callable[[], Tensor]:
+    """The tensor's value now, for later; a write into it in between is noticed."""
+    value, version = x.detach(), x._version
+
+    def held() -> Tensor:
+        if value._version != version:
+            raise Unfit("its input was overwritten in place")
+        return value
+
+    return held
+
+
+def cast(x: Tensor) -> Tensor:
+    """What autocast would compute with, so that the recorded input is the one that was used."""
+    device = x.device.type
+    if x.is_floating_point() and torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+        return x.to(torch.get_autocast_dtype(device))
+    return x
+
+
+def positions(layout: Layout, x: Tensor) -> Tensor:
+    """`[examples, 1, T, features]`: one group, all positions of an example in a row."""
+    x = layout.first(x)
+    return x.reshape(x.shape[0], 1, -1, x.shape[-1])
+
+
+def summed(layout: Layout, grad: Tensor, shape: tuple[int, ...]) -> Formed:
+    """Each example's gradient added up over the dimensions along which a tensor of `shape` was broadcast."""
+    missing = grad.dim() - len(shape)
+    whole = layout.first(grad)
+    offset = whole.dim() - len(shape)
+    if missing < 0 or (offset < 1 and not (offset == 0 and shape[0] == 1)):
+        raise Unfit("it isn't broadcast over the examples")
+    if missing == 0 and layout.folded and shape[0] != 1:
+        raise Unfit("it isn't broadcast over the examples")
+    spread = range(1, max(offset, 1))
+    ones = [
+        k + offset for k, size in enumerate(shape) if size == 1 and k + offset >= 1 and whole.shape[k + offset] != 1
+    ]
+    dims = sorted({*spread, *ones})
+    return Formed((wide(whole).sum(dims) if dims else whole).reshape(whole.shape[0], *shape))
