@@ -71,9 +71,9 @@ def rounded(sums: Floats, std: float, words: Words, more: Callable[[int], bytes]
 
 
 def _decided(remainder: float, std: float, negative: bool, bits: int, spacing: float) -> int:
-    """round((remainder +- std |Z|) / spacing), |Z| = -Phi^-1(bits 2^-256)."""
+    """round((remainder +- std |Z|) / spacing), |Z| = -Phi^-1((bits + 1/2) 2^-256)."""
     with decimal.localcontext(prec=200):
-        u = Decimal(bits) / 2**256
+        u = Decimal(2 * bits + 1) / 2**257
 
         def below(place: int) -> bool:
             """Whether the noisy number is below the midpoint that follows this place."""
@@ -82,7 +82,7 @@ def _decided(remainder: float, std: float, negative: bool, bits: int, spacing: f
                 return midpoint > 0 or u < normal_cdf(midpoint)
             return midpoint > 0 and u > normal_cdf(-midpoint)
 
-        magnitude = -float(ndtri(max(bits, 1) * 2.0**-256))
+        magnitude = -float(ndtri((bits + 0.5) * 2.0**-256))
         place = round((remainder + std * (-magnitude if negative else magnitude)) / spacing)
         while below(place - 1):
             place -= 1

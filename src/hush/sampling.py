@@ -167,25 +167,26 @@ def flips(key: Key, step: int, count: int, rate: float) -> Positions:
     bits, marks = key.stream("poisson", step), key.stream("poisson threshold", step)
     found = []
     for start in range(0, count, 64 * _CHUNK * _SLAB):
-        chunks = min(_SLAB, -(-(count - start) // (64 * _CHUNK)))
-        candidates = start + _ones(bits, chunks, halvings)
+        coins = min(count - start, 64 * _CHUNK * _SLAB)
+        candidates = start + _ones(bits, coins, halvings)
         if threshold < 2**64:
             candidates = candidates[marks.words(len(candidates)) < np.uint64(threshold)]
         found.append(candidates)
-    heads = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
-    return heads[: np.searchsorted(heads, count)]
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
-def _ones(bits: Stream, chunks: int, halvings: int) -> Positions:
-    """The positions of the ones among chunks * _CHUNK * 64 bits, each one with probability 2^-halvings."""
+def _ones(bits: Stream, coins: int, halvings: int) -> Positions:
+    """The positions of the ones among so many bits, each one with probability 2^-halvings, drawn in whole chunks."""
     if halvings == 0:
-        return np.arange(chunks * _CHUNK * 64)
+        return np.arange(coins)
+    chunks = -(-coins // (64 * _CHUNK))
     words = bits.words(chunks * halvings * _CHUNK).reshape(chunks, halvings, _CHUNK)
-    words = np.bitwise_and.reduce(words, axis=1).ravel()
+    words = np.bitwise_and.reduce(words, axis=1).ravel()[: -(-coins // 64)]
     (hit,) = np.nonzero(words)
-    ones = np.flatnonzero(np.unpackbits(words[hit].astype("<u8").view(np.uint8), bitorder="little"))
+    octets = words[hit].astype("<u8").view(np.uint8)
+    ones = np.flatnonzero(np.unpackbits(octets, bitorder="little").view(bool))
     positions: Positions = hit[ones >> 6] * 64 + (ones & 63)
-    return positions
+    return positions[: np.searchsorted(positions, coins)]
 
 
 @functools.lru_cache(maxsize=2)
