@@ -75,6 +75,7 @@ def test_a_target_that_noise_and_steps_miss_is_refused() -> None:
         ({"records": 10, "batch": 2, "steps": 1, "noise_multiplier": 1.0, "unit": ""}, "unit"),
         ({"records": 10, "batch": 2, "steps": 1, "noise_multiplier": 1.0, "unit": "user", "grouped": 2}, "Groups"),
         ({"records": 10, "batch": 2, "steps": 1, "noise_multiplier": 1.0, "clip": Adaptive(1.0)}, "count_noise above"),
+        ({"records": 99, "batch": 9, "steps": 1, "noise_multiplier": 0.1, "clip": Adaptive(1.0), "grouped": 3}, "fixed"),
     ],
 )
 def test_impossible_plans_are_refused_in_one_sentence(numbers: dict[str, object], words: str) -> None:

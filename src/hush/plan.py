@@ -114,8 +114,11 @@ class Plan:
 
     @property
     def normaliser(self) -> float:
-        """What the noisy sum is divided by: the expected batch, never the size of the batch that came."""
-        return float(self.batch)
+        """What the noisy sum is divided by: the expected batch, never the size of the batch that came.
+
+        Of groups the mean gradients are clipped, so there it is the number of groups.
+        """
+        return float(self.batch if self.grouped is None else self.groups)
 
     def release(self, step: int) -> Gaussian:
         """What a step does to its sample: one Gaussian release, whatever goes out together."""
@@ -245,6 +248,8 @@ class Plan:
     def _set_groups(self, size: int | None) -> None:
         if size is not None:
             check_whole("The size of the groups", size)
+            if self.clip.count_std(self.batch) is not None:
+                raise ValueError("The norms of groups aren't counted; clip groups at a fixed norm.")
             if self.unit != "record":
                 raise ValueError(f"Groups are made of single records; clip {self.unit} by {self.unit} without groups.")
         self._set(grouped=size)

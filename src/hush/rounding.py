@@ -10,7 +10,7 @@ TF32 = 2.0**-10
 """Unit roundoffs: of a float32, of a bfloat16, and of a product both of whose factors were rounded to TF32."""
 
 
-def rounding_margin(batch: float, compute: float = FLOAT32, chain: int | None = None) -> float:
+def rounding_margin(batch: float, compute: float = FLOAT32, chain: float | None = None) -> float:
     """The share of the threshold kept free, so that rounding can't carry the sum beyond its sensitivity.
 
     Compare the computed sums S and S' of neighbouring data sets.  In exact arithmetic they differ by one unit's

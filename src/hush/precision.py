@@ -1,0 +1,67 @@
+"""In which precision a loss is really computed: what autocast and TF32 do to it is seen, not declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from hush.rounding import BFLOAT16, FLOAT32, TF32
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def unit_roundoff(parameters: Sequence[Tensor]) -> float:
+    """The coarsest rounding that is in force here: of the parameters, of autocast, of TF32 products."""
+    devices = {p.device.type for p in parameters}
+    if any(p.dtype in _HALF for p in parameters) or any(torch.is_autocast_enabled(device) for device in devices):
+        return BFLOAT16
+    if "cuda" in devices and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
+        return TF32
+    return FLOAT32
+
+
+class Watch:
+    """Looks for autocast inside a loss function, which can't be seen from outside, while it first runs.
+
+    Compiled code can't be looked into, so it is taken to be coarse: the threshold is then 0.4% lower than it might be.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        compiled = any(
+            module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+            for module in model.modules()
+        )
+        self._mode = _Mode(half=compiled)
+        self._done = compiled
+
+    @property
+    def roundoff(self) -> float:
+        """As seen so far."""
+        return BFLOAT16 if self._mode.half else FLOAT32
+
+    def over(self, losses: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """The loss function, watched until it has been seen once."""
+        if self._done:
+            return losses
+
+        def watched(*batch: Any) -> Tensor:
+            with self._mode:
+                values = losses(*batch)
+            self._done = True
+            return values
+
+        return watched
+
+
+class _Mode(TorchFunctionMode):
+    def __init__(self, half: bool) -> None:
+        super().__init__()
+        self.half = half
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.half = self.half or torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+        return function(*args, **(kwargs or {}))

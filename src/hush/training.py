@@ -1,0 +1,352 @@
+"""The private step, and the run around it.
+
+    plan = hush.Plan(records=60_000, batch=256, epochs=15, epsilon=3.0, delta=1e-5, clip=1.0)
+    private = hush.Private(model, torch.optim.SGD(model.parameters(), lr=0.25), plan, ledger="run.ledger")
+
+    def losses(x, y):                                    # one loss per example
+        return F.cross_entropy(model(x), y, reduction="none")
+
+    for x, y in private.batches(train_set):              # charged, then drawn; possibly empty
+        private.step(losses, x, y)                       # clip, add, noise, optimiser.step()
+    private.spent().epsilon(1e-5)
+
+The model and the optimiser stay the user's own: a step writes `parameter.grad` and calls `optimiser.step()`, so all that
+follows the noisy gradient (momentum, weight decay, schedulers, averages) is post-processing and works as ever.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from hush import averaging, noise
+from hush.averaging import Average
+from hush.batches import Batch
+from hush.batches import batches as drawn_batches
+from hush.clipping import votes
+from hush.gradients import Auto, Engine, Grouped, Memory, clipped_sum
+from hush.keys import Key
+from hush.ledger import BudgetExceededError, Ledger, Spent
+from hush.optim import AdamBC
+from hush.plan import Plan
+from hush.precision import Watch, unit_roundoff
+from hush.rounding import rounding_margin
+from hush.sources import Collate, source
+from hush.spending import Spending, open_ledger
+from hush.units import Records, Users
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """What a step saw of its sample: LOCAL ONLY, not paid for.  Look, but don't publish it or choose by it."""
+
+    losses: Tensor = field(default_factory=lambda: torch.empty(0))
+    norms: Tensor = field(default_factory=lambda: torch.empty(0, 1))
+    limits: tuple[float, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many examples the step saw."""
+        return len(self.losses)
+
+    @property
+    def loss(self) -> float:
+        """Their mean loss; NaN for an empty batch."""
+        return float(self.losses.float().mean())
+
+    @property
+    def clipped(self) -> float:
+        """The share of units that were clipped in any group; NaN for an empty batch."""
+        return float((self.norms > self.norms.new_tensor(self.limits)).any(dim=1).float().mean())
+
+
+class Private:
+    """Trains a model by a plan.
+
+    ledger      where steps are charged before they are drawn: a path, a shared `Ledger`, or None (lost at the end);
+                a new ledger takes the plan's target as its budget
+    key         of the sampling coins and the noise; None asks the operating system.  `Key.from_seed` is for tests
+    secure      coins and noise from a cipher, the noise hardened against floating-point attacks
+    engine      how per-example gradients are clipped and summed: speed and memory only
+    microbatch  how many examples are computed at once: memory only
+    scheduler   a learning-rate scheduler to step after every optimiser step
+    average     an `Average` of the weights to keep
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimiser: Optimizer,
+        plan: Plan,
+        *,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        key: Key | None = None,
+        secure: bool = False,
+        engine: Engine | None = None,
+        microbatch: int | None = None,
+        scheduler: LRScheduler | None = None,
+        average: Average | None = None,
+    ) -> None:
+        _check_optimiser(optimiser, scheduler)
+        self.model, self.optimiser, self.plan, self.scheduler = model, optimiser, plan, scheduler
+        self.key = _key(key, secure)
+        self.engine = _engine(engine, plan)
+        self.microbatch = microbatch
+        self.average = average
+        self.averages = averaging.start(list(model.parameters())) if average is not None else []
+        self.threshold = plan.clip.start()
+        self.local = Local()
+        self.notes: tuple[str, ...] = ()
+        self.steps_done = 0
+        """How many steps were drawn; the next one has this number."""
+        self._names, self._parameters = self._trained()
+        plan.stds(0, self._names, self.threshold)  # refuses parameters without a norm before anything is charged
+        self._memory = Memory()
+        self._watch = Watch(model)
+        self._pending: Batch | None = None
+        self._reader: object = None
+        self.spending = Spending(open_ledger(ledger, plan), plan)
+
+    # The loop
+
+    def batches(
+        self,
+        data: Any,
+        *,
+        steps: int | None = None,
+        workers: int = 0,
+        users: Any = None,
+        collate: Collate | None = None,
+    ) -> Iterator[Any]:
+        """The batches of the steps that are left, or of the next `steps` of them; may be empty.
+
+        data    tensors or arrays in a tuple, or a map-style data set
+        users   where the plan's unit isn't the record: the id of every record's user
+        Ends when the plan is done, or with a warning when the ledger's budget refuses the next step.
+        """
+        records = source(data, collate)
+        population = self._population(records.records, users)
+        end = self.plan.steps if steps is None else min(self.plan.steps, self.steps_done + steps)
+        return self._read(records, population, range(self.steps_done, end), workers)
+
+    def _read(self, records: Any, population: Records | Users, steps: range, workers: int) -> Iterator[Any]:
+        me = self._reader = object()
+        key = self.key
+        batches = drawn_batches(
+            records, steps, lambda step: self.plan.draw(key, step, population), charge=_later, key=key, workers=workers
+        )
+        try:
+            for batch in batches:
+                if self._reader is not me:
+                    raise ValueError(
+                        "Another loop over batches() was begun; go on with that one, not with two at once."
+                    )
+                try:
+                    self.spending.charge(batch.step)
+                except BudgetExceededError as refused:
+                    warnings.warn(f"Stopped after {batch.step} of {self.plan.steps} steps. {refused}", stacklevel=2)
+                    return
+                self._pending = batch
+                self.steps_done = batch.step + 1
+                yield batch.data
+            if self._reader is me and self.steps_done == self.plan.steps:
+                self.spending.finish()
+        finally:
+            if self._reader is me:
+                self.spending.close(self.steps_done)
+                self._reader = None
+
+    def step(self, losses: Callable[..., Tensor], *batch: Any) -> None:
+        """One step on the batch that `batches` handed out, which may have been moved or transformed since.
+
+        `losses(*batch)` gives one loss per example and may be called on parts of the batch.
+        """
+        drawn = self._pending
+        if drawn is None:
+            raise ValueError("A step needs a batch of its own; take one from batches() for every step.")
+        leaves, shape = tree_flatten(batch)
+        _check_size(leaves, len(drawn.draw))
+        names, parameters = self._names, self._parameters = self._trained()
+        plan, step = self.plan, drawn.step
+        thresholds = plan.clip.thresholds(step, names, self.threshold)
+        groups = plan.clip.groups(names)
+        units = None if drawn.draw.units is None else torch.from_numpy(drawn.draw.units)
+
+        def limits() -> tuple[float, ...]:
+            compute = max(self._watch.roundoff, unit_roundoff(parameters))
+            chain = None if self.microbatch is None else self.microbatch + plan.batch / self.microbatch
+            margin = rounding_margin(plan.batch, compute, chain)
+            return tuple(threshold * (1 - margin) for threshold in thresholds)
+
+        found = clipped_sum(
+            parameters,
+            self._watch.over(lambda *parts: losses(*tree_unflatten(parts, shape))),
+            leaves,
+            groups=groups,
+            weigh=lambda norms: plan.clip.weigh(norms, limits()),
+            units=units,
+            engine=self.engine,
+            microbatch=self.microbatch,
+            memory=self._memory,
+        )
+        self._pending = None  # from here on this step's noise is used up
+        self.notes = tuple(dict.fromkeys(self.notes + found.notes))
+        self.local = Local(found.losses, found.norms, limits())
+        self._release(step, parameters, groups, plan.stds(step, names, self.threshold), found.sums)
+        self._count(step, found.norms, thresholds)
+        self.optimiser.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        if self.average is not None:
+            self.average.update(self.averages, list(self.model.parameters()), step)
+
+    def _release(
+        self,
+        step: int,
+        parameters: Sequence[nn.Parameter],
+        groups: Sequence[Sequence[int]],
+        stds: Sequence[float],
+        sums: Sequence[Tensor],
+    ) -> None:
+        """Noise on the sums, the result over the normaliser into the parameters' `grad`."""
+        std_of = {position: std for group, std in zip(groups, stds, strict=True) for position in group}
+        each = [std_of[position] for position in range(len(parameters))]
+        noisy = noise.add(self.key, step, sums, each)
+        for group in self.optimiser.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None  # nothing but noisy gradients ever reaches the optimiser
+        normaliser = self.plan.normaliser
+        for parameter, total in zip(parameters, noisy, strict=True):
+            parameter.grad = (total / normaliser).to(parameter.dtype)
+        if isinstance(self.optimiser, AdamBC):
+            spread = [(std / normaliser) ** 2 for std in each]
+            self.optimiser.expect_noise(dict(zip(parameters, spread, strict=True)))
+
+    def _count(self, step: int, norms: Tensor, thresholds: Sequence[float]) -> None:
+        """Released with the gradient: how many norms lie below the threshold, for a clipping that follows it."""
+        if self.plan.count_std is not None:
+            total = votes(norms, thresholds[0]).reshape(1)
+            noisy = noise.add(self.key, step, [total], [self.plan.count_std], purpose="count noise")
+            self.threshold = self.plan.clip.follow(self.threshold, noisy[0].item(), self.plan.batch)
+
+    # Asking
+
+    def spent(self) -> Spent:
+        """What this run has charged so far, reserved steps included: `spent().epsilon(delta)`."""
+        return self.spending.ledger.spent(self.spending.run)
+
+    @contextmanager
+    def averaged(self) -> Iterator[nn.Module]:
+        """The model with its averaged weights inside, its own again after: for evaluating or saving it."""
+        if self.average is None:
+            raise ValueError("No average is kept; give Private(average=Average()) to keep one.")
+        weights = list(self.model.parameters())
+        averaging.swap(self.averages, weights)
+        try:
+            yield self.model
+        finally:
+            averaging.swap(self.averages, weights)
+
+    def report(self) -> str:
+        """The plan, the source of randomness, what was spent, and what took a slower path, in words."""
+        spent = f"Drawn: {self.steps_done:,} of {self.plan.steps:,} steps. Charged: {self.spent()}."
+        return "\n".join([str(self.plan), self.key.report(), spent, *self.notes])
+
+    # Checkpoints
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Everything a run needs to go on.  SECRET: whoever has the checkpoint can subtract the noise."""
+        from hush import snapshots
+
+        snapshots.save(self, folder)
+
+    @classmethod
+    def resume(
+        cls,
+        folder: str | os.PathLike[str],
+        model: nn.Module,
+        optimiser: Optimizer,
+        plan: Plan | None = None,
+        *,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        engine: Engine | None = None,
+        microbatch: int | None = None,
+        scheduler: LRScheduler | None = None,
+        average: Average | None = None,
+    ) -> Private:
+        """The run of a checkpoint, its state loaded into the given model, optimiser and scheduler.
+
+        If nothing was charged since it was saved, it goes on to the same bits.  Otherwise what was charged stays
+        charged, and it goes on under a fresh key: noise is never used twice.
+        """
+        from hush import snapshots
+
+        return snapshots.resume(folder, model, optimiser, plan, ledger, engine, microbatch, scheduler, average)
+
+    # Inside
+
+    def _trained(self) -> tuple[list[str], list[nn.Parameter]]:
+        """The parameters the optimiser moves, with their names in the model."""
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        found = [p for group in self.optimiser.param_groups for p in group["params"] if p.requires_grad]
+        if not found:
+            raise ValueError("The optimiser has no parameter that requires a gradient; there is nothing to train.")
+        return [names.get(id(p), f"beside the model.{i}") for i, p in enumerate(found)], found
+
+    def _population(self, records: int, users: Any) -> Records | Users:
+        if (users is None) != (self.plan.unit == "record"):
+            wanted = "takes no users" if users is not None else "needs users, an id for every record"
+            raise ValueError(f"A plan whose unit is the {self.plan.unit} {wanted}; say so by Plan(unit=...).")
+        if users is None:
+            return Records(records)
+        population = users if isinstance(users, Users) else Users(users)
+        if population.records != records:
+            raise ValueError(f"Users are given for {population.records} records, but the data has {records}.")
+        return population
+
+
+def _later(step: int) -> None:
+    """Workers read ahead; a step is charged when its batch is handed out, before anything can be computed from it."""
+
+
+def _key(key: Key | None, secure: bool) -> Key:
+    if key is None:
+        return Key.fresh(secure)
+    return Key(key.secret, True, key.seed) if secure and not key.secure else key
+
+
+def _engine(engine: Engine | None, plan: Plan) -> Engine:
+    if plan.grouped is not None:
+        if engine is not None and engine != Grouped(plan.grouped):
+            raise ValueError(f"The plan clips groups of {plan.grouped}; leave the engine to it.")
+        return Grouped(plan.grouped)
+    if isinstance(engine, Grouped):
+        raise ValueError(f"Groups change the sensitivity, so they belong to the plan: Plan(grouped={engine.size}).")
+    return engine if engine is not None else Auto()
+
+
+def _check_optimiser(optimiser: Optimizer, scheduler: Any) -> None:
+    if isinstance(optimiser, torch.optim.LBFGS):
+        raise ValueError("LBFGS evaluates the loss several times a step, which isn't paid for; use another optimiser.")
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ValueError(
+            "ReduceLROnPlateau looks at a loss that isn't paid for; use a scheduler that is fixed in advance."
+        )
+
+
+def _check_size(leaves: Sequence[Any], size: int) -> None:
+    sizes = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0}
+    if sizes - {size}:
+        raise ValueError(
+            f"The batch has {sorted(sizes)} examples and {size} were drawn; give step the batch as it came."
+        )
