@@ -163,7 +163,7 @@ def _refuse(data: Any) -> None:
         reason = "has no length or can't be indexed; pass a tuple of tensors or arrays, or a map-style data set"
     else:
         return
-    raise ValueError(f"A {name} {reason}.")
+    raise ValueError(f"{name} {reason}.")
 
 
 def _as_tensor(rows: np.ndarray[Any, Any]) -> Tensor:
