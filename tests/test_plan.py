@@ -75,7 +75,10 @@ def test_a_target_that_noise_and_steps_miss_is_refused() -> None:
         ({"records": 10, "batch": 2, "steps": 1, "noise_multiplier": 1.0, "unit": ""}, "unit"),
         ({"records": 10, "batch": 2, "steps": 1, "noise_multiplier": 1.0, "unit": "user", "grouped": 2}, "Groups"),
         ({"records": 10, "batch": 2, "steps": 1, "noise_multiplier": 1.0, "clip": Adaptive(1.0)}, "count_noise above"),
-        ({"records": 99, "batch": 9, "steps": 1, "noise_multiplier": 0.1, "clip": Adaptive(1.0), "grouped": 3}, "fixed"),
+        (
+            {"records": 99, "batch": 9, "steps": 1, "noise_multiplier": 0.1, "clip": Adaptive(1.0), "grouped": 3},
+            "fixed",
+        ),
     ],
 )
 def test_impossible_plans_are_refused_in_one_sentence(numbers: dict[str, object], words: str) -> None:
@@ -186,7 +189,6 @@ def test_groups_depend_on_a_records_own_coins() -> None:
 def test_a_plan_goes_to_json_and_back_and_into_words(plan: Plan) -> None:
     again = Plan.from_json(plan.to_json())
     assert again == plan
-    assert again.differences(plan) == ()
     words = str(plan)
     assert plan.unit in words
     assert ("replacing" in words) == (plan.neighbours is REPLACE_ONE)
@@ -197,11 +199,6 @@ def test_the_words_never_promise_less_epsilon_than_is_certified() -> None:
     plan = Plan(**MNIST, noise_multiplier=1.3, delta=1e-5)
     promised = float(str(plan).split("Promise: (")[1].split(",")[0])
     assert plan.promise().upper <= promised <= plan.promise().upper * 1.001
-
-
-def test_differences_name_what_differs() -> None:
-    one = Plan(**MNIST, noise_multiplier=1.3)
-    assert one.differences(Plan(**MNIST, noise_multiplier=1.4)) == ("noise_multiplier: 1.3 against 1.4",)
 
 
 def test_a_plan_is_made_without_torch() -> None:

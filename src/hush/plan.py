@@ -211,11 +211,6 @@ class Plan:
     def from_json(text: str) -> Plan:
         return Plan.from_dict(json.loads(text))
 
-    def differences(self, other: Plan) -> tuple[str, ...]:
-        """Where another plan says something else, in words."""
-        mine, theirs = self.to_dict(), other.to_dict()
-        return tuple(f"{name}: {mine[name]} against {theirs[name]}" for name in mine if mine[name] != theirs[name])
-
     # Filling in
 
     @property

@@ -15,6 +15,7 @@ class Spending:
 
     A block is a fiftieth of the run, at most 64 steps: one synced write for many steps.  `fresh` is the step from which
     on the run's key is another than before, if there is one (see `Plan.charges`).
+    Without `run` a new one is registered.
     """
 
     def __init__(self, ledger: Ledger, plan: Plan, run: str | None = None, fresh: int | None = None) -> None:
@@ -24,6 +25,12 @@ class Spending:
         self.run = run if run is not None else ledger.register(plan.to_dict(), plan.mechanism, block=self.block)
         self.fresh = fresh
         self._first = self._end = 0
+
+    @property
+    def path(self) -> Path | None:
+        """Where the ledger is kept; None if it is in memory."""
+        kept = self.ledger._journal.path
+        return None if kept is None else Path(kept)
 
     def charge(self, step: int) -> None:
         """When this returns, `step` is in the ledger; `BudgetExceededError` if the budget doesn't allow it."""

@@ -10,7 +10,7 @@
         private.step(losses, x, y)                       # clip, add, noise, optimiser.step()
     private.spent().epsilon(1e-5)
 
-The model and the optimiser stay the user's own: a step writes `parameter.grad` and calls `optimiser.step()`, so all that
+The model and the optimiser stay the user's own: a step writes `parameter.grad` and calls `optimiser.step()`, so what
 follows the noisy gradient (momentum, weight decay, schedulers, averages) is post-processing and works as ever.
 """
 
@@ -74,7 +74,7 @@ class Private:
     """Trains a model by a plan.
 
     ledger      where steps are charged before they are drawn: a path, a shared `Ledger`, or None (lost at the end);
-                a new ledger takes the plan's target as its budget
+                a new one takes the plan's target as its budget
     key         of the sampling coins and the noise; None asks the operating system.  `Key.from_seed` is for tests
     secure      coins and noise from a cipher, the noise hardened against floating-point attacks
     engine      how per-example gradients are clipped and summed: speed and memory only
@@ -89,7 +89,7 @@ class Private:
         optimiser: Optimizer,
         plan: Plan,
         *,
-        ledger: Ledger | str | os.PathLike[str] | None = None,
+        ledger: Ledger | Spending | str | os.PathLike[str] | None = None,
         key: Key | None = None,
         secure: bool = False,
         engine: Engine | None = None,
@@ -115,7 +115,7 @@ class Private:
         self._watch = Watch(model)
         self._pending: Batch | None = None
         self._reader: object = None
-        self.spending = Spending(open_ledger(ledger, plan), plan)
+        self.spending = ledger if isinstance(ledger, Spending) else Spending(open_ledger(ledger, plan), plan)
 
     # The loop
 
@@ -270,9 +270,8 @@ class Private:
 
         snapshots.save(self, folder)
 
-    @classmethod
+    @staticmethod
     def resume(
-        cls,
         folder: str | os.PathLike[str],
         model: nn.Module,
         optimiser: Optimizer,
@@ -282,7 +281,6 @@ class Private:
         engine: Engine | None = None,
         microbatch: int | None = None,
         scheduler: LRScheduler | None = None,
-        average: Average | None = None,
     ) -> Private:
         """The run of a checkpoint, its state loaded into the given model, optimiser and scheduler.
 
@@ -291,7 +289,7 @@ class Private:
         """
         from hush import snapshots
 
-        return snapshots.resume(folder, model, optimiser, plan, ledger, engine, microbatch, scheduler, average)
+        return snapshots.resume(folder, model, optimiser, plan, ledger, engine, microbatch, scheduler)
 
     # Inside
 
