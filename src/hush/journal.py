@@ -22,9 +22,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 GENESIS = "0" * 64
 """The digest before the first line."""
@@ -39,8 +38,7 @@ class CorruptLedgerError(ValueError):
     """The file isn't what was written: no crash does that."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A record of the journal and the digest of its line."""
 
     digest: str

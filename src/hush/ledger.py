@@ -68,7 +68,8 @@ class Ledger:
         self._tally = Tally(budget=budget, order=None if budget is None else Renyi.for_budget(budget, order).order)
         self._blocks: dict[str, _Block] = {}
         self._lock = threading.RLock()
-        self._read()
+        with self._reading():
+            pass
 
     # Spending
 
@@ -139,12 +140,12 @@ class Ledger:
 
     def mechanism(self, run: str | None = None) -> Mechanism | None:
         """Everything charged, by one run or by all, as one composition; None if there is nothing."""
-        self._read()
-        if run is not None:
-            self._run(run)
-        counts = self._tally.spent(run)
-        if run is None and self._journal.damage:
-            counts = added(counts, self._tally.largest_record())
+        with self._reading():
+            if run is not None:
+                self._run(run)
+            counts = self._tally.spent(run)
+            if run is None and self._journal.damage:
+                counts = added(counts, self._tally.largest_record())
         return compose(counts.items()) if counts else None
 
     def spent(self, run: str | None = None) -> Spent:
@@ -157,18 +158,18 @@ class Ledger:
 
     def admits(self, run: str, pieces: Pieces, count: int = 1) -> bool:
         """Whether `reserve` would charge these steps now."""
-        self._read()
-        self._run(run)
-        try:
-            self._tally.admit_steps(run, _charged(pieces, count))
-        except BudgetExceededError:
-            return False
-        return True
+        with self._reading():
+            self._run(run)
+            try:
+                self._tally.admit_steps(run, _charged(pieces, count))
+            except BudgetExceededError:
+                return False
+            return True
 
     def most_steps(self, step: Mechanism) -> int:
         """How many steps a new run may have that goes on until the budget is spent: found once, by one search."""
-        self._read()
-        return self._tally.further(_charged(step, 1))
+        with self._reading():
+            return self._tally.further(_charged(step, 1))
 
     @property
     def budget(self) -> Budget | None:
@@ -177,28 +178,28 @@ class Ledger:
     @property
     def runs(self) -> tuple[RunSummary, ...]:
         """All runs, in the order in which they were registered."""
-        self._read()
-        return tuple(
-            RunSummary(
-                name,
-                run.plan,
-                compose(run.total.items()) if run.total else None,
-                Spent(compose(run.spent.items()) if run.spent else None),
-                run.finished,
+        with self._reading():
+            return tuple(
+                RunSummary(
+                    name,
+                    run.plan,
+                    compose(run.total.items()) if run.total else None,
+                    Spent(compose(run.spent.items()) if run.spent else None),
+                    run.finished,
+                )
+                for name, run in self._tally.runs.items()
             )
-            for name, run in self._tally.runs.items()
-        )
 
     @property
     def head(self) -> str:
         """The digest of the last record: kept elsewhere, it shows whether records were cut off (`verify`)."""
-        self._read()
-        return self._journal.head
+        with self._reading():
+            return self._journal.head
 
     def mark(self, run: str) -> str:
         """The digest of the last record of a run: as long as it is the same, the run has drawn nothing."""
-        self._read()
-        return self._run(run).mark
+        with self._reading():
+            return self._run(run).mark
 
     def verify(self, head: str | None = None) -> tuple[str, ...]:
         """Read everything again; raise if it was changed, or if `head`, recorded earlier, isn't in it.
@@ -220,9 +221,12 @@ class Ledger:
 
     # Inside
 
-    def _read(self) -> None:
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep this process's other threads out, with everything read that anybody has written."""
         with self._lock:
             self._fold(self._journal.read())
+            yield
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from hush.accounting.mechanisms import Mechanism
 
 
+_EVENTS = frozenset({"open", "register", "reserve", "close", "finish", "torn"})
+
+
 @dataclass(frozen=True)
 class Spent:
     """An odometer's reading: the releases charged so far, to be asked like a mechanism; None: nothing yet.
@@ -104,17 +107,9 @@ class Tally:
     def fold(self, entry: Entry) -> None:
         """Take in the next record."""
         event = entry.record.get("event")
-        known = {
-            "open": self._open,
-            "register": self._register,
-            "reserve": self._reserve,
-            "close": self._close,
-            "finish": self._finish,
-            "torn": self._torn,
-        }
-        if event not in known:
+        if event not in _EVENTS:
             raise CorruptLedgerError(f"The ledger has an event {event!r}; a newer hush wrote it, so use that one.")
-        known[event](entry.digest, entry.record)
+        getattr(self, f"_{event}")(entry.digest, entry.record)
 
     def spent(self, run: str | None = None) -> dict[Mechanism, int]:
         """The releases charged by a run, or by all and by what was torn."""
