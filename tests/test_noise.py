@@ -138,6 +138,11 @@ def test_different_names_never_share_a_stream(names: list[tuple[str, list[int]]]
     assert len({Key.from_seed(1).derive(purpose, *counters) for purpose, counters in distinct}) == len(distinct)
 
 
+def test_a_purpose_that_reads_like_a_counter_has_a_stream_of_its_own() -> None:
+    key = Key.from_seed(1)
+    assert len({key.derive("noise", 1), key.derive("\1" + "\0" * 7 + "noise"), key.derive("noise", 1, 0)}) == 3
+
+
 # Adding
 
 

@@ -36,15 +36,15 @@ def batches(
 ) -> Iterator[Batch]:
     """One batch for each of `steps`; `charge(step)` is called before `draw(step)`, and if it raises nothing is drawn.
 
-    Workers (processes, for data sets; tensors need none) are ahead of the training by up to workers * prefetch steps,
-    and those are charged before they are drawn, too.  When `charge` refuses a step, the batches of the steps before it
-    are all handed out first; then its error is raised.
+    Workers (processes, for data sets; tensors need none, and on a GPU can have none) are ahead of the training by up to
+    workers * prefetch steps, and those are charged before they are drawn, too.  When `charge` refuses a step, the
+    batches of the steps before it are all handed out first; then its error is raised.
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ValueError(f"The number of workers is a whole number from 0 on, got {workers}.")
     if isinstance(source, Tensors):
         return _from_tensors(source, steps, draw, charge)
-    if workers == 0:
+    if workers == 0 or source.on_device:
         return _from_items(source, steps, draw, charge, key)
     return _from_workers(source, steps, draw, charge, key, workers, prefetch)
 
@@ -107,7 +107,7 @@ def _from_workers(
 
 
 class _Orders(Dataset[Any]):
-    """A data set whose "records" are whole batches: (positions, seed) in, batch out.  Workers never see the key."""
+    """A data set whose "records" are whole batches: (positions, seed) in, batch out.  No worker is sent the key."""
 
     def __init__(self, source: Items) -> None:
         self.source = source

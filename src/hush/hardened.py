@@ -78,9 +78,7 @@ def _decided(remainder: float, std: float, negative: bool, bits: int, spacing: f
         def below(place: int) -> bool:
             """Whether the noisy number is below the midpoint that follows this place."""
             midpoint = (Decimal(spacing) * (2 * place + 1) / 2 - Decimal(remainder)) / Decimal(std)
-            if negative:
-                return midpoint > 0 or u < normal_cdf(midpoint)
-            return midpoint > 0 and u > normal_cdf(-midpoint)
+            return u < normal_cdf(midpoint) if negative else u > normal_cdf(-midpoint)
 
         magnitude = -float(ndtri((bits + 0.5) * 2.0**-256))
         place = round((remainder + std * (-magnitude if negative else magnitude)) / spacing)

@@ -29,7 +29,9 @@ def add(key: Key, step: int, sums: Sequence[Tensor], stds: Sequence[float], purp
     if key.secure:
         return _hardened(key, step, sums, stds, purpose)
     noise = gaussian(key, step, [t.shape for t in sums], stds, sums[0].device if sums else "cpu", purpose=purpose)
-    return [total + z.to(total) for total, z in zip(sums, noise, strict=True)]
+    if not noise:
+        return []
+    return list(torch._foreach_add(list(sums), [z.to(total) for total, z in zip(sums, noise, strict=True)]))
 
 
 def gaussian(

@@ -24,7 +24,7 @@ from hush.keys import Key, Stream
 from hush.units import Draw, Population, Positions, Records, choose, permutation
 
 _CHUNK = 1024  # words of 64 coins each; part of what a key means, so never change it
-_SLAB = 64  # chunks at a time, to bound memory
+_SLAB = 1024  # chunks at a time, the bits of a coin counted in, to bound memory
 
 
 @dataclass(frozen=True)
@@ -153,22 +153,22 @@ def check_sampler(sampler: Any) -> None:
 def flips(key: Key, step: int, count: int, rate: float) -> Positions:
     """Where `count` independent coins of probability `rate` show heads, ascending.
 
-    The probability that is realised is p = 2^-k * floor(rate * 2^k * 2^64) / 2^64 with 2^-k the least such power that
-    is not below the rate.  So rate - 2^-(64+k) < p <= rate: never above what is accounted.
+    The AND of k random bits is one with probability 2^-k, and a word does this for 64 coins at once; each of the few
+    ones is kept if a 64-bit word of its own lies below a threshold.  That takes k/64 words a coin and one more for
+    every candidate, instead of a word for each coin.  Both the bits of coin i and the number of candidates before it
+    depend on (key, step, i) alone; so does the coin.
 
-    How: the AND of k random bits is one with probability 2^-k, and a word does this for 64 coins at once; each of the
-    few ones is kept if its own 64-bit word lies below the threshold.  That is k/64 words a coin and one more for every
-    candidate, instead of a word for each coin.  Both the bits of coin i and the number of candidates before it depend
-    on (key, step, i) alone; so does the coin.
+    With 2^-k the least such power that isn't below the rate, the threshold rate * 2^k * 2^64 is a whole number, since a
+    floating-point number has 53 digits: what is drawn has the accounted rate exactly, not nearly.
     """
     check_rate(rate)
     halvings = -math.frexp(rate)[1] + (math.frexp(rate)[0] == 0.5)  # k
-    threshold = math.floor(Fraction(rate) * 2 ** (halvings + 64))
+    threshold = int(math.ldexp(rate, halvings + 64))
+    slab = 64 * _CHUNK * max(1, _SLAB // (16 + halvings))  # coins at a time
     bits, marks = key.stream("poisson", step), key.stream("poisson threshold", step)
     found = []
-    for start in range(0, count, 64 * _CHUNK * _SLAB):
-        coins = min(count - start, 64 * _CHUNK * _SLAB)
-        candidates = start + _ones(bits, coins, halvings)
+    for start in range(0, count, slab):
+        candidates = start + _ones(bits, min(count - start, slab), halvings)
         if threshold < 2**64:
             candidates = candidates[marks.words(len(candidates)) < np.uint64(threshold)]
         found.append(candidates)

@@ -60,6 +60,7 @@ class Items:
         self.data = data
         self.collate = default_collate if collate is None else collate
         self.records = len(data)
+        self.on_device = isinstance(data, _Rows) and data.on_device
         self._empty: Any = None
 
     def take(self, indices: list[int], seed: int) -> Any:
@@ -109,6 +110,7 @@ class _Rows:
 
     def __init__(self, tensors: Tensors) -> None:
         self.tensors = tensors
+        self.on_device = any(isinstance(column, Tensor) and column.device.type != "cpu" for column in tensors.columns)
 
     def __len__(self) -> int:
         return self.tensors.records

@@ -71,7 +71,12 @@ class Users:
             check_whole("The most records of a user", most)
         self.records = len(names)
         self.most = most
-        _, first, alphabetic = np.unique(names, return_index=True, return_inverse=True)
+        try:
+            _, first, alphabetic = np.unique(names, return_index=True, return_inverse=True)
+        except TypeError:
+            raise ValueError(
+                "Users' ids must be comparable, all whole numbers or all strings, got a mixture."
+            ) from None
         self.count = len(first)
         rank = np.empty(self.count, dtype=np.int64)
         rank[np.argsort(first)] = np.arange(self.count)
