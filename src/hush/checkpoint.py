@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,21 +63,22 @@ def write(folder: str | os.PathLike[str], tensors: Mapping[str, Tensor], values:
         json.dumps(index, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise ValueError(f"The values of a checkpoint are plain JSON ({error}); flatten them first.") from error
-    partial = place / f"{_INDEX}.partial"
+    # All that is unfinished lies in one folder, whatever temporary files safetensors makes, and goes with it.
+    partial = place / ".hush-partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(mode=0o700)
     try:
-        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        save_file(stored, file)
-        file.chmod(0o600)
-        sync(file)
-        index["digest"] = _digest(file)
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-            json.dump(index, out, indent=1, allow_nan=False)
-        partial.chmod(0o600)
-        sync(partial)
-        os.replace(partial, place / _INDEX)
-    except Exception:  # not replaced, so nothing names the file
-        file.unlink(missing_ok=True)
-        raise
+        save_file(stored, partial / file.name)
+        index["digest"] = _digest(partial / file.name)
+        (partial / _INDEX).write_text(json.dumps(index, indent=1, allow_nan=False), encoding="utf-8")
+        for name in (file.name, _INDEX):
+            (partial / name).chmod(0o600)
+            sync(partial / name)
+        os.replace(partial / file.name, file)
+        sync(place)
+        os.replace(partial / _INDEX, place / _INDEX)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     sync(place)
     sync(place.parent)
     for old in place.glob("tensors-*.safetensors"):
