@@ -640,3 +640,22 @@ def test_nothing_of_the_model_is_wrapped_or_renamed() -> None:
     train(Private(model, sgd(model), plan, average=hush.Average()), data())
     assert ({name: type(module) for name, module in model.named_modules()}, list(model.state_dict())) == before
     assert not any(module._forward_hooks or module._backward_hooks for module in model.modules())
+
+
+def test_batch_normalisation_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    with pytest.raises(ValueError, match="BatchNorm1d"):
+        Private(model, sgd(model), Plan(records=RECORDS, batch=20, steps=2, noise_multiplier=1.0))
+
+
+def test_looking_at_the_loss_leaves_dropout_as_it_was() -> None:
+    found = []
+    for looked in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+        plan = Plan(records=RECORDS, batch=20, steps=3, noise_multiplier=1.0)
+        private = Private(model, sgd(model), plan, key=Key.from_seed(1))
+        private._watch._done = looked
+        train(private, data())
+        found.append(weights(model))
+    assert torch.equal(*found)

@@ -25,7 +25,7 @@ def unit_roundoff(parameters: Sequence[Tensor]) -> float:
 
 
 class Watch:
-    """Looks for autocast inside a loss function, which can't be seen from outside, while it first runs.
+    """Looks for autocast inside the loss function, which can't be seen from outside: once, on one example.
 
     Compiled code can't be looked into, so it is taken to be coarse: the threshold is then 0.4% lower than it might be.
     """
@@ -43,18 +43,15 @@ class Watch:
         """As seen so far."""
         return BFLOAT16 if self._mode.half else FLOAT32
 
-    def over(self, losses: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """The loss function, watched until it has been seen once."""
-        if self._done:
-            return losses
-
-        def watched(*batch: Any) -> Tensor:
-            with self._mode:
-                values = losses(*batch)
-            self._done = True
-            return values
-
-        return watched
+    def look(self, losses: Callable[..., Tensor], batch: Sequence[Any], size: int) -> None:
+        """Runs the loss of the first example there is; random numbers are put back as they were."""
+        if self._done or size == 0:
+            return
+        one = [part[:1] if isinstance(part, Tensor) and part.dim() > 0 else part for part in batch]
+        devices = sorted({part.device.index for part in one if isinstance(part, Tensor) and part.is_cuda})
+        with torch.random.fork_rng(devices=devices), torch.no_grad(), self._mode:
+            losses(*one)
+        self._done = True
 
 
 class _Mode(TorchFunctionMode):

@@ -16,7 +16,9 @@ follows the noisy gradient (momentum, weight decay, schedulers, averages) is pos
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,11 +32,13 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hush import averaging, noise
+from hush.accounting import ADD_REMOVE
 from hush.averaging import Average
 from hush.batches import Batch
 from hush.batches import batches as drawn_batches
 from hush.clipping import votes
-from hush.gradients import Auto, Engine, Grouped, Memory, clipped_sum
+from hush.gradients import Auto, Engine, Grouped, Memory, clipped_sum, refuse
+from hush.gradients.check import named
 from hush.keys import Key
 from hush.ledger import BudgetExceededError, Ledger, Spent
 from hush.optim import AdamBC
@@ -97,6 +101,7 @@ class Private:
         scheduler: LRScheduler | None = None,
         average: Average | None = None,
     ) -> None:
+        refuse(model)
         _check_optimiser(optimiser, scheduler)
         self.model, self.optimiser, self.plan, self.scheduler = model, optimiser, plan, scheduler
         self.key = _key(key, secure)
@@ -111,7 +116,8 @@ class Private:
         """How many steps were drawn; the next one has this number."""
         self._names, self._parameters = self._trained()
         plan.stds(0, self._names, self.threshold)  # refuses parameters without a norm before anything is charged
-        self._memory = Memory()
+        self._memory = Memory(capacity=self._capacity())
+        self._flattened: tuple[Any, Any, Callable[..., Tensor]] | None = None
         self._watch = Watch(model)
         self._pending: Batch | None = None
         self._reader: object = None
@@ -162,7 +168,8 @@ class Private:
             if self._reader is me and self.steps_done == self.plan.steps:
                 self.spending.finish()
         finally:
-            if self._reader is me:
+            # at the interpreter's end nothing can be given back; the block then counts in full
+            if self._reader is me and not sys.is_finalizing():
                 self.spending.close(self.steps_done)
                 self._reader = None
 
@@ -176,6 +183,9 @@ class Private:
             raise ValueError("A step needs a batch of its own; take one from batches() for every step.")
         leaves, shape = tree_flatten(batch)
         _check_size(leaves, len(drawn.draw))
+        flat = len(leaves) == len(batch) and all(a is b for a, b in zip(leaves, batch, strict=True))
+        on_leaves = losses if flat else self._on_leaves(losses, shape)
+        self._watch.look(on_leaves, leaves, len(drawn.draw))
         names, parameters = self._names, self._parameters = self._trained()
         plan, step = self.plan, drawn.step
         thresholds = plan.clip.thresholds(step, names, self.threshold)
@@ -190,7 +200,7 @@ class Private:
 
         found = clipped_sum(
             parameters,
-            self._watch.over(lambda *parts: losses(*tree_unflatten(parts, shape))),
+            on_leaves,
             leaves,
             groups=groups,
             weigh=lambda norms: plan.clip.weigh(norms, limits()),
@@ -200,7 +210,7 @@ class Private:
             memory=self._memory,
         )
         self._pending = None  # from here on this step's noise is used up
-        self.notes = tuple(dict.fromkeys(self.notes + found.notes))
+        self.notes = tuple(dict.fromkeys((*self.notes, *(named(note, names) for note in found.notes))))
         self.local = Local(found.losses, found.norms, limits())
         self._release(step, parameters, groups, plan.stds(step, names, self.threshold), found.sums)
         self._count(step, found.norms, thresholds)
@@ -292,6 +302,20 @@ class Private:
         return snapshots.resume(folder, model, optimiser, plan, ledger, engine, microbatch, scheduler)
 
     # Inside
+
+    def _on_leaves(self, losses: Callable[..., Tensor], shape: Any) -> Callable[..., Tensor]:
+        """The loss of nested batches by their tensors; the same object at every step, since engines remember it."""
+        if self._flattened is None or self._flattened[0] is not losses or self._flattened[1] != shape:
+            self._flattened = (losses, shape, lambda *leaves: losses(*tree_unflatten(leaves, shape)))
+        return self._flattened[2]
+
+    def _capacity(self) -> int | None:
+        """How many examples a captured program takes at once: on a GPU, and from public numbers only."""
+        if not all(p.is_cuda for p in self._parameters):
+            return None
+        room = self.plan.batch + 3 * math.sqrt(self.plan.batch) * (self.plan.neighbours is ADD_REMOVE)
+        room = min(room, self.plan.records, self.microbatch or math.inf)
+        return 8 * math.ceil(room / 8)
 
     def _trained(self) -> tuple[list[str], list[nn.Parameter]]:
         """The parameters the optimiser moves, with their names in the model."""
