@@ -20,8 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hush.gradients.layout import Layout
-
 Losses = Callable[..., Tensor]
 Weigh = Callable[[Tensor], Tensor]
 Groups = Sequence[Sequence[int]]
@@ -70,8 +68,8 @@ Engine = Loop | Vmap | Ghost | Auto | Grouped
 class Memory:
     """What an engine learned about a model's structure in earlier calls; forgetting it costs time, nothing else."""
 
-    layouts: dict[Any, list[Layout | None]] = field(default_factory=dict)
-    doubts: dict[Any, int] = field(default_factory=dict)  # structures not fully seen yet: how often they were met
+    places: dict[Any, dict[int, Any]] = field(default_factory=dict)  # by structure of the forward pass and use
+    calls: dict[Any, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,11 +101,17 @@ def clipped_sum(
     unit (0, 1, ... ; None: each its own). A unit whose gradient isn't finite contributes nothing.
     """
     n = count(batch)
+    _refuse(parameters)
+    versions = [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]
     memory = Memory() if memory is None else memory
     parts = _parts(n, units, microbatch)
     if n == 0:
         return _nothing(parameters, groups)
     found = [_part(parameters, losses, batch, groups, weigh, units, engine, memory, part) for part in parts]
+    if versions != [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]:
+        raise ValueError(
+            "The loss function writes into its batch, which it may be given again; let it copy what it changes."
+        )
     sums = found[0].sums
     for part in found[1:]:
         sums = [total + more for total, more in zip(sums, part.sums, strict=True)]
@@ -118,6 +122,20 @@ def clipped_sum(
     for where, part in zip(parts, found, strict=True):
         values[where] = part.losses
     return ClippedSum(sums, torch.cat([part.norms for part in found]), values, notes)
+
+
+def _refuse(parameters: Sequence[Tensor]) -> None:
+    for k, parameter in enumerate(parameters):
+        if parameter.is_complex():
+            raise ValueError(
+                f"Parameter {k} is complex, and noise is drawn for real numbers; keep its real and imaginary parts in "
+                "a real parameter and use torch.view_as_complex on it."
+            )
+        if parameter._backward_hooks:
+            raise ValueError(
+                f"Parameter {k} has a hook on its gradient, which no example's gradient passes through; remove the "
+                "hook and change the loss or the optimiser instead."
+            )
 
 
 def count(batch: Sequence[Any]) -> int:

@@ -188,7 +188,7 @@ def _cheapest(factor: Factor) -> Factor:
 
 def _squared_norm(factor: Factor) -> Tensor:
     if isinstance(factor, Formed):
-        flat = wide(factor.grads).flatten(1)
+        flat = wide(factor.grads).reshape(factor.examples, -1)
         return _dot(flat, flat)
     if isinstance(factor, Rows):
         values, index = _without_padding(factor)
@@ -229,7 +229,7 @@ def _cross(rows: Rows, outer: Outer) -> Tensor:
 def _weighted(factor: Factor, weights: Tensor) -> Tensor:
     if isinstance(factor, Formed):
         grads = wide(factor.grads)
-        return torch.mv(grads.flatten(1).T, weights.to(grads.dtype)).view(grads.shape[1:])
+        return torch.mv(grads.reshape(len(grads), -1).T, weights.to(grads.dtype)).view(grads.shape[1:])
     if isinstance(factor, Rows):
         values, index = _without_padding(factor)
         values = wide(values) * weights.view(-1, 1, 1)

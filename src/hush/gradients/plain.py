@@ -61,7 +61,7 @@ def vmap(
     sums = []
     of = {k: g for g, group in enumerate(groups) for k in group}
     for k, grads in enumerate(formed):
-        flat = grads.flatten(1)
+        flat = grads.reshape(len(grads), -1)
         clean = torch.where(torch.isfinite(norms).all(1, keepdim=True), flat, 0)
         sums.append(torch.mv(clean.T, weights[:, of[k]].to(clean.dtype)).view(grads.shape[1:]))
     return ClippedSum(sums, torch.where(torch.isfinite(norms), norms, torch.inf).nan_to_num(0, 0), values, (note,))
@@ -177,6 +177,6 @@ def _norm(grads: Sequence[Tensor]) -> Tensor:
 
 
 def _row_norms(grads: Sequence[Tensor]) -> Tensor:
-    each = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads])
+    each = torch.stack([torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in grads])
     result: Tensor = torch.linalg.vector_norm(each, dim=0)
     return result

@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from hush.gradients.factors import Factor
 from hush.gradients.layout import Layout
+from hush.gradients.moving import moves_examples
 
 MakeFactor = Callable[[Layout, Tensor], Factor]
 
@@ -53,27 +54,38 @@ class Tape(TorchFunctionMode):
         self.uses: list[Use] = []
         self._wanted = {id(parameter) for parameter in parameters}
         self._data = {id(tensor) for tensor in tensors_in(batch)}
+        self.moved = False  # examples changed places, in an order that may depend on the data
+        self.lost: str | None = None  # why nothing that was recorded can be relied on
         self._clean: dict[int, Tensor] = {}  # computed without data; held, so that an id stays its own
+        self._filled: dict[int, Tensor] = {}  # by storage: began without data, and had data written into it
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if _inside_transform():  # tensors are wrappers here; what comes out will be data, and parameters meet it unseen
+            return func(*args, **kwargs)
         tensors = tensors_in((args, kwargs))
+        if func in _DIFFERENTIATING and kwargs.get("create_graph"):
+            self.lost = "the loss takes derivatives of its own"
         if not any(self.is_data(tensor) for tensor in tensors):
             result = func(*args, **kwargs)
             for tensor in tensors_in((result,)):
                 self._clean[id(tensor)] = tensor
                 self._data.discard(id(tensor))
-            if _spread(func) and any(self.is_source(tensor) for tensor in tensors):
+            if func in _SPREADING and any(self.is_source(tensor) for tensor in tensors):
                 result = self._recorded(func, args, kwargs, fallback=result)
             return result
+        if not self.moved and self.is_data(tensors[0]):
+            self.moved = moves_examples(func, args, kwargs, self.examples)
         if torch.is_grad_enabled() and any(self.is_source(tensor) for tensor in tensors):
             result = self._recorded(func, args, kwargs)
         else:
             result = func(*args, **kwargs)
         if writes_in_place(func, kwargs):
-            self.mark_data(tensors[:1])
+            written = tensors_in((kwargs["out"],)) if kwargs.get("out") is not None else tensors[:1]
+            self._filled |= {_storage(x): x for x in written if id(x) in self._clean}
+            self.mark_data(written)
         self.mark_data(tensors_in((result,)))
         return result
 
@@ -82,11 +94,13 @@ class Tape(TorchFunctionMode):
         key = id(tensor)
         if key in self._data:
             return True
+        if self._filled and _storage(tensor) in self._filled:
+            return True
         return key not in self._clean and tensor.grad_fn is not None
 
     def is_source(self, tensor: Tensor) -> bool:
         """A parameter that is being trained, or a tensor derived from parameters alone."""
-        if not tensor.requires_grad or self.is_data(tensor):
+        if not tensor.requires_grad or tensor.is_complex() or self.is_data(tensor):
             return False
         return id(tensor) in self._wanted or tensor.grad_fn is not None
 
@@ -132,6 +146,7 @@ def tensors_in(values: Iterable[Any]) -> list[Tensor]:
     return found
 
 
+# Calls that may give every example its own copy of a parameter (a class token).
 _SPREADING = {
     Tensor.expand,
     Tensor.expand_as,
@@ -141,9 +156,17 @@ _SPREADING = {
 }
 
 
-def _spread(func: Any) -> bool:
-    """Whether the call may give every example its own copy of a parameter (a class token)."""
-    return func in _SPREADING
+_DIFFERENTIATING = {torch.autograd.grad, Tensor.backward}
+
+
+def _inside_transform() -> bool:
+    """Whether a `torch.func` transform (vmap, grad, jvp) of the user's own is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _storage(tensor: Tensor) -> int:
+    address: int = tensor.untyped_storage()._cdata
+    return address
 
 
 _IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from hush.gradients.factors import Formed, wide
-from hush.gradients.layout import Layout
+from hush.gradients.layout import Layout, Order
 
 
 class Unfit(Exception):
@@ -44,6 +45,9 @@ def positions(layout: Layout, x: Tensor) -> Tensor:
 def summed(layout: Layout, grad: Tensor, shape: tuple[int, ...]) -> Formed:
     """Each example's gradient added up over the dimensions along which a tensor of `shape` was broadcast."""
     missing = grad.dim() - len(shape)
+    if missing == 0 and layout.order is Order.SECOND and len(shape) > 1 and shape[1] == 1:
+        turned = summed(Layout(Order.FIRST, layout.examples), grad.transpose(0, 1), (1, shape[0], *shape[2:]))
+        return Formed(turned.grads.reshape(-1, *shape))
     whole = layout.first(grad)
     offset = whole.dim() - len(shape)
     if missing < 0 or (offset < 1 and not (offset == 0 and shape[0] == 1)):
@@ -55,4 +59,6 @@ def summed(layout: Layout, grad: Tensor, shape: tuple[int, ...]) -> Formed:
         k + offset for k, size in enumerate(shape) if size == 1 and k + offset >= 1 and whole.shape[k + offset] != 1
     ]
     dims = sorted({*spread, *ones})
+    if whole.numel() // math.prod(whole.shape[k] for k in dims) != whole.shape[0] * math.prod(shape):
+        raise Unfit("it isn't broadcast over the examples")
     return Formed((wide(whole).sum(dims) if dims else whole).reshape(whole.shape[0], *shape))

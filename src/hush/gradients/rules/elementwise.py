@@ -15,7 +15,7 @@ from hush.gradients.tape import Tape
 
 def _plus(func: Callable[..., Tensor], signs: tuple[int, int]) -> Callable[..., Any]:
     def rule(tape: Tape, input: Any, other: Any, *, alpha: float = 1) -> Any:
-        if alpha != 1:
+        if alpha != 1 or (func is Tensor.add_ and tape.is_source(input)):
             return NotImplemented
         x, y = tape.stand_in(input), tape.stand_in(other)
         output = func(x, y)

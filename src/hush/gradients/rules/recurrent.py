@@ -26,8 +26,11 @@ from hush.gradients.tape import Tape
 def _gated(cell: Cell) -> Callable[..., Any]:
     def rule(tape: Tape, *args: Any, **kwargs: Any) -> Any:
         # torch._VF.lstm(input, hx, weights, has_biases, layers, dropout, train, bidirectional, batch_first);
-        # with packed sequences the second argument is batch_sizes and the examples are interleaved: the slower path.
-        if len(args) != 9 or kwargs or not isinstance(args[2], list | tuple):
+        # with packed sequences batch_sizes come second, the state third, and the examples are interleaved and sorted by
+        # length: the slower path.
+        if len(args) != 9 or kwargs or not isinstance(args[2], list | tuple) or not isinstance(args[8], bool):
+            return NotImplemented
+        if cell.has_memory and isinstance(args[1], Tensor):
             return NotImplemented
         input, state, weights, has_biases, layers, dropout, training, bidirectional, batch_first = args
         h0, c0 = state if cell.has_memory else (state, None)

@@ -1,0 +1,160 @@
+"""Where each recorded use has its examples: found by differentiating, checked on every example, then remembered.
+
+Let g be the gradient of the sum of all losses at a use's output, and g_r that of `sum_i r_i loss_i`. If the use treats
+examples separately and example i sits where a layout says, then `g_r = r_i g` there, and zero where `r_i = 0`. And if
+the rule is right, its gradients weighted by r add up to what autograd finds at the parameter's stand-in. Two choices of
+r (half of the examples zero, then the other half; the rest powers of two, which scale without rounding) test them all.
+A use that fails, or can't be told yet, takes the slower path in that call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from hush.gradients.engines import Memory
+from hush.gradients.factors import Factor, Outer, weighted_sum, wide
+from hush.gradients.layout import Layout, possible
+from hush.gradients.rules.common import Unfit
+from hush.gradients.tape import Use
+
+
+class Idle(Enum):
+    """A use whose output doesn't lead to the losses."""
+
+    IDLE = "idle"
+
+
+Place = Layout | Idle | None
+
+
+def structure(uses: list[Use], parameters: Sequence[Tensor], n: int) -> Any:
+    """What tells one course of the forward pass from another: operations, parameters, and what their shapes allow."""
+    index = {id(p): k for k, p in enumerate(parameters)}
+    orders = [tuple(layout.order for layout in possible(use.shape, n)) for use in uses]
+    return n == 1, tuple(
+        (use.name, index.get(id(use.source), -1), len(use.shape), order)
+        for use, order in zip(uses, orders, strict=True)
+    )
+
+
+def must_look(uses: list[Use], key: Any, memory: Memory, moved: bool) -> bool:
+    """Whether places may have to be looked for in this call: where examples move, and now and then anyway."""
+    if get_proxy_mode() is not None:  # while a program is traced, what is known must do
+        return False
+    calls = memory.calls[key] = memory.calls.get(key, 0) + 1
+    if moved or calls & (calls - 1) == 0:  # 1st, 2nd, 4th, 8th, ...: code may start to mix examples later on
+        memory.places.pop(key, None)
+    return len(memory.places.get(key, ())) < len(uses)
+
+
+def places(
+    values: Tensor, uses: list[Use], grads: list[Tensor | None], n: int, key: Any, memory: Memory
+) -> list[Place]:
+    """Each use's layout; idle where no gradient arrives; None where nothing fits."""
+    if not values.requires_grad:
+        return [Idle.IDLE] * len(uses)
+    known = memory.places.setdefault(key, {})
+    if len(known) < len(uses):
+        known |= _looked_for(values, uses, grads, n, [k for k in range(len(uses)) if k not in known])
+    found = [known[k] if k in known else _unclear(grad) for k, grad in enumerate(grads)]
+    return [Layout(place.order, n) if isinstance(place, Layout) else place for place in found]
+
+
+def _looked_for(
+    values: Tensor, uses: list[Use], grads: list[Tensor | None], n: int, open_uses: list[int]
+) -> dict[int, Place]:
+    fits = {k: possible(uses[k].shape, n) if _real(grads[k]) else [] for k in open_uses}
+    unclear: set[int] = set()
+    leaves = [k for k in open_uses if uses[k].stand_in is not None]
+    wanted: list[Any] = [uses[k].edge for k in open_uses] + [uses[k].stand_in for k in leaves]
+    idle = {k for k in open_uses if grads[k] is None}
+    for r in _probes(values, n):
+        found: Sequence[Tensor | None] = torch.autograd.grad(values, wanted, r, retain_graph=True, allow_unused=True)
+        truths = dict(zip(leaves, found[len(open_uses) :], strict=True))
+        for k, part in zip(open_uses, found, strict=False):
+            whole, truth = grads[k], truths.get(k)
+            if whole is None or part is None:
+                if truth is not None:
+                    idle.discard(k)
+                    fits[k] = []  # its gradient comes by another way than its output
+            elif not _finite(whole) or not _finite(truth) or not (_any(whole) or _any(truth)):
+                unclear.add(k)
+            else:
+                fits[k] = [layout for layout in fits[k] if _fits(uses[k], layout, whole, part, truth, r)]
+    told: dict[int, Place] = {k: _only(fits[k], n) for k in open_uses if k not in unclear}
+    return told | dict.fromkeys(idle, Idle.IDLE)
+
+
+def _unclear(grad: Tensor | None) -> Place:
+    """Where nothing could be told: nothing is lost if nothing arrives."""
+    return None if _any(grad) else Idle.IDLE
+
+
+def _any(x: Tensor | None) -> bool:
+    return x is not None and bool(x.any())
+
+
+def _real(x: Tensor | None) -> bool:
+    return x is None or not x.is_complex()
+
+
+def _finite(x: Tensor | None) -> bool:
+    return x is None or bool(torch.isfinite(x).all())
+
+
+def _only(fits: list[Layout], n: int) -> Layout | None:
+    """The layout that fits; with a single example all that fit mean the same."""
+    return fits[0] if len(fits) == 1 or (fits and n == 1) else None
+
+
+def _probes(values: Tensor, n: int) -> list[Tensor]:
+    number = torch.arange(n, device=values.device)
+    chosen = (number * 40503 // 64) % 2 == number % 2 if n > 3 else number % 2 == 0
+    sizes = torch.exp2((number * 7 // 2 % 4).to(values.dtype))
+    if n == 1:
+        return [sizes]
+    return [torch.where(chosen, sizes, 0), torch.where(chosen, 0, sizes)]
+
+
+def _fits(use: Use, layout: Layout, whole: Tensor, part: Tensor, truth: Tensor | None, r: Tensor) -> bool:
+    here, there = (layout.first(x).reshape(len(r), -1) for x in (whole, part))
+    weights = r.to(here.dtype)
+    if bool((there[r == 0] != 0).any()):
+        return False
+    half = whole.dtype in (torch.bfloat16, torch.float16)
+    tolerance, eps = 5e-2 if half else 1e-3, torch.finfo(whole.dtype).eps
+    sizes = torch.linalg.vector_norm(here, dim=1, dtype=_at_least_float(here))
+    away = torch.linalg.vector_norm(there - weights[:, None] * here, dim=1, dtype=_at_least_float(here))
+    if bool((away > weights * (tolerance * sizes + 100 * eps * sizes.max())).any()):
+        return False
+    if truth is None:
+        return True
+    try:
+        factor = use.factor(layout, whole)
+        mine = weighted_sum([factor], r).view_as(truth).to(truth.dtype)
+    except (Unfit, RuntimeError):
+        return False
+    noise = (4 if half else 100) * eps * _size(factor, whole) * r.max()  # a gradient may vanish but for rounding
+    return bool(_norm(mine - truth) <= tolerance * _norm(truth) + noise)
+
+
+def _size(factor: Factor, grad: Tensor) -> Tensor:
+    """The sum of the magnitudes that are added up in a gradient, or nearly."""
+    if isinstance(factor, Outer):
+        return _norm(wide(factor.a)) * _norm(wide(factor.b))
+    return _norm(wide(grad))
+
+
+def _norm(x: Tensor) -> Tensor:
+    result: Tensor = torch.linalg.vector_norm(x)
+    return result
+
+
+def _at_least_float(x: Tensor) -> torch.dtype:
+    return torch.promote_types(x.dtype, torch.float32)
