@@ -221,6 +221,27 @@ def test_many_equal_records_in_float32_keep_the_bound(monkeypatch: pytest.Monkey
     assert 0.9 < max(distances) <= 1.0
 
 
+@pytest.mark.parametrize("sampling", [Poisson(), Uniform()], ids=lambda s: type(s).__name__)
+def test_in_bfloat16_the_bound_survives_rounding(sampling: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(records=RECORDS, batch=30, steps=5, noise_multiplier=1.5, clip=0.5, sampling=sampling)
+    x, y = data()
+    x[-1] *= 100
+    other = x.clone()
+    other[-1] *= -1
+    neighbours = (x, other) if plan.neighbours.sensitivity == 2 else (x, x[:-1])
+    kept = []
+    for records in neighbours:
+        sums = Sums()
+        monkeypatch.setattr(noise, "add", sums.add)
+        model = make()
+        private = Private(model, sgd(model, lr=0.0), plan, key=Key.from_seed(5))
+        for batch in private.batches((records, y[: len(records)])):
+            with torch.autocast("cpu", torch.bfloat16):
+                private.step(losses_of(model), *batch)
+        kept.append(sums)
+    assert 0.7 < max(moved(*kept, plan)) <= 1.0
+
+
 def test_a_user_with_many_records_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(records=12, batch=6, steps=4, noise_multiplier=1.5, clip=0.5, unit="user")
     x, y = data()
@@ -631,6 +652,21 @@ def test_a_budget_that_refuses_the_next_step_ends_the_loop_with_a_warning() -> N
         train(private, data())
     assert private.steps_done == plan.steps - 1
     assert private.spent().epsilon(1e-3).upper <= 2.0
+
+
+def test_a_run_ended_early_leaves_the_rest_to_others() -> None:
+    ledger = Ledger(None, Budget(2.0, 1e-3))
+    plan = Plan(records=RECORDS, batch=10, noise_multiplier=2.0, epsilon=2.0, delta=1e-3)
+    model = make()
+    first = Private(model, sgd(model), plan, ledger=ledger)
+    train(first, data(), steps=5)
+    short = Plan(records=RECORDS, batch=10, noise_multiplier=2.0, steps=plan.steps - 5)
+    with pytest.raises(BudgetExceededError):
+        Private(model, sgd(model), short, ledger=ledger)
+    first.finish()
+    assert "quote the whole plan's promise" in first.report()
+    train(Private(model, sgd(model), short, ledger=ledger), data())
+    assert ledger.mechanism() == plan.mechanism
 
 
 def test_nothing_of_the_model_is_wrapped_or_renamed() -> None:

@@ -56,9 +56,9 @@ class Spending:
         self._first = self._end = step
         return mark
 
-    def finish(self) -> None:
-        """All steps are done: the run will charge nothing more."""
-        self.close(self.plan.steps)
+    def finish(self, step: int) -> None:
+        """The run will charge nothing more; `step` is the first that was not drawn."""
+        self.close(step)
         self.ledger.finish(self.run)
 
     def _cost(self, first: int, count: int) -> tuple[tuple[Mechanism, int], ...]:

@@ -166,7 +166,7 @@ class Private:
                 self.steps_done = batch.step + 1
                 yield batch.data
             if self._reader is me and self.steps_done == self.plan.steps:
-                self.spending.finish()
+                self.spending.finish(self.steps_done)
         finally:
             # at the interpreter's end nothing can be given back; the block then counts in full
             if self._reader is me and not sys.is_finalizing():
@@ -255,6 +255,11 @@ class Private:
         """What this run has charged so far, reserved steps included: `spent().epsilon(delta)`."""
         return self.spending.ledger.spent(self.spending.run)
 
+    def finish(self) -> None:
+        """End the run here for good; what it was admitted to and didn't use is free for other runs of the ledger."""
+        self._reader = self._pending = None
+        self.spending.finish(self.steps_done)
+
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
         """The model with its averaged weights inside, its own again after: for evaluating or saving it."""
@@ -270,6 +275,8 @@ class Private:
     def report(self) -> str:
         """The plan, the source of randomness, what was spent, and what took a slower path, in words."""
         spent = f"Drawn: {self.steps_done:,} of {self.plan.steps:,} steps. Charged: {self.spent()}."
+        if self.steps_done < self.plan.steps:
+            spent += " If it stops here because of what was seen, quote the whole plan's promise."
         return "\n".join([str(self.plan), self.key.report(), spent, *self.notes])
 
     # Checkpoints
