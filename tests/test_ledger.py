@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, calibrate
-from hush.filters import Fixed, Renyi
+from hush.filters import Fixed, Renyi, most_steps
 from hush.journal import GENESIS
 from hush.ledger import Budget, BudgetExceededError, Ledger, Spent
 
@@ -244,8 +244,9 @@ def test_an_open_run_keeps_what_it_was_admitted_to_until_it_is_finished() -> Non
 def test_adaptive_choices_never_exceed_the_limit_at_the_one_order(seed: int) -> None:
     rng = random.Random(seed)
     ledger = Ledger(None, BUDGET)
-    filtered = Renyi.for_budget(BUDGET)
     run = ledger.register({}, None)
+    filtered = ledger._tally.filter
+    assert isinstance(filtered, Renyi)
     refused = 0
     for step in range(200):
         choice = Gaussian(rng.choice([1.0, 2.0, 5.0])).poisson(rng.choice([0.01, 0.1]))
@@ -279,7 +280,7 @@ def test_the_filter_holds_over_plans_chosen_one_after_the_other() -> None:
 
 def test_the_renyi_filter_uses_most_of_what_any_order_could() -> None:
     for budget in (Budget(0.1, 1e-6), Budget(1.0, 1e-5), Budget(8.0, 1e-5), Budget(50.0, 1e-3)):
-        filtered = Renyi.for_budget(budget)
+        filtered = Renyi.for_plan(budget, None)
         admitted = (2 * filtered.limit / filtered.order) ** 0.5  # the largest mu of a Gaussian release
         assert Gaussian(1 / admitted).moments().epsilon(budget.delta) == pytest.approx(budget.epsilon, rel=1e-4)
         assert Gaussian(1 / admitted).epsilon(budget.delta).upper <= budget.epsilon
@@ -311,10 +312,26 @@ def test_the_budget_belongs_to_the_ledger(tmp_path: Path) -> None:
         Budget(1.0, 0.0)
 
 
-def test_the_order_is_fixed_in_the_first_record(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "ledger", BUDGET, order=7.5)
-    ledger.register({}, None)
-    again = Ledger(tmp_path / "ledger")
-    assert isinstance(again._tally.filter, Renyi)
-    assert again._tally.filter.order == 7.5
-    assert again._tally.filter == ledger._tally.filter
+@pytest.mark.parametrize(("noise", "rate"), [(0.7, 0.004), (1.1, 0.004), (1.0, 0.02), (4.0, 0.02), (5.0, 0.1)])
+def test_the_order_suits_the_first_plan(noise: float, rate: float) -> None:
+    step = {Gaussian(noise).poisson(rate): 1}
+    found = Renyi.for_plan(BUDGET, step).further({}, step)
+    best = max(Renyi.at(BUDGET, float(order)).further({}, step) for order in np.geomspace(1.2, 100, 40))
+    assert 0.95 * best < found <= most_steps(BUDGET, step)
+
+
+def test_the_order_is_fixed_before_anything_is_released(tmp_path: Path) -> None:
+    chosen = Ledger(tmp_path / "chosen", BUDGET)
+    chosen.register({}, STEP * 100)
+    assert isinstance(chosen._tally.filter, Renyi)
+    order = chosen._tally.filter.order
+    chosen.register({}, Gaussian(30.0).poisson(0.001) * 100)
+    again = Ledger(tmp_path / "chosen")
+    assert again._tally.filter == chosen._tally.filter == Renyi.at(BUDGET, order)
+    given = Ledger(tmp_path / "given", BUDGET, order=7.5)
+    given.register({}, STEP)
+    assert Ledger(tmp_path / "given")._tally.filter == Renyi.at(BUDGET, 7.5)
+    with pytest.raises(ValueError, match="above 1"):
+        Ledger(None, BUDGET, order=1.0)
+    with pytest.raises(ValueError, match="without a budget"):
+        Ledger(None, order=2.0)

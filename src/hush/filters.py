@@ -31,12 +31,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from hush.accounting.checks import check_positive
 
 if TYPE_CHECKING:
     from hush.accounting.mechanisms import Mechanism
+    from hush.accounting.moments import Array, LogMoment
 
 Counts = Mapping["Mechanism", int]
 """Releases and how often each happens."""
@@ -71,7 +72,6 @@ class BudgetExceededError(ValueError):
 class Renyi:
     """Divergences at one order add up to at most a limit, whatever is chosen on the way."""
 
-    kind: ClassVar[str] = "renyi"
     order: float
     limit: float
 
@@ -79,22 +79,33 @@ class Renyi:
         return f"Renyi filter at order {self.order:g}"
 
     @staticmethod
-    def for_budget(budget: Budget, order: float | None = None) -> Renyi:
-        """The filter of a budget, at the order best for Gaussian releases unless one is given.
+    def at(budget: Budget, order: float) -> Renyi:
+        """The filter of a budget at an order: limit(a) = epsilon + log(a/(a - 1)) + (log delta + log a)/(a - 1).
 
-        limit(a) = epsilon + log(a/(a - 1)) + (log delta + log a)/(a - 1), the conversion solved for the divergence.
-        A Gaussian release costs a mu^2/2, so the order with the largest limit(a)/a admits most of them; the
-        subsampled Gaussian costs nearly in proportion to a too, up to the order at which it explodes.
+        That is the conversion to (epsilon, delta), solved for the divergence.
         """
-        if order is None:
-            import numpy as np
-
-            excesses = np.geomspace(1e-2, 1e8, 4001)
-            gains = [_limit(budget, 1 + float(x)) / (1 + float(x)) for x in excesses]
-            order = float(f"{1 + float(excesses[int(np.argmax(gains))]):.4g}")
         if not 1 < order < math.inf:
             raise ValueError(f"A Renyi order lies above 1, got {order}.")
-        return Renyi(order, max(_limit(budget, order), 0.0))
+        excess = order - 1
+        limit = budget.epsilon + math.log1p(1 / excess) + (math.log(budget.delta) + math.log1p(excess)) / excess
+        return Renyi(order, max(limit, 0.0))
+
+    @staticmethod
+    def for_plan(budget: Budget, plan: Counts | None) -> Renyi:
+        """The filter at the order at which a plan takes the smallest share of the limit; None: a Gaussian release.
+
+        A Gaussian release costs a mu^2/2 at order a, and so, nearly, does a subsampled one up to the order where it
+        explodes.  That order is low where the noise is low, so the plan has a say.
+        """
+        import numpy as np
+
+        excesses = np.geomspace(1e-2, 1e8, 4001)
+        order = _cheapest(budget, excesses, 1 + excesses)
+        moment = None if plan is None else _log_moment(plan)
+        if moment is not None:
+            excesses = (order - 1) * np.geomspace(0.02, 2, 48)  # below the Gaussian's order, never far above
+            order = _cheapest(budget, excesses, moment(excesses) / excesses)
+        return Renyi.at(budget, float(f"{order:.4g}"))
 
     def cost(self, counts: Counts) -> float:
         """The sum of the divergences, infinite where one is unknown."""
@@ -122,7 +133,6 @@ class Fixed:
     were charged twice because a run crashed, and for more runs with the same steps.
     """
 
-    kind: ClassVar[str] = "fixed"
     plan: Counts
     budget: Budget
 
@@ -146,13 +156,15 @@ class Fixed:
 Filter = Renyi | Fixed
 
 
-def choose(budget: Budget, order: float, plan: Counts | None) -> Filter:
+def choose(budget: Budget, order: float | None, plan: Counts | None) -> Filter:
     """The filter of a ledger whose first plan this is (None: its steps will be chosen on the way).
+
+    The order, unless it is given, is the one that suits this plan: it is fixed before anything is released.
 
     If the Renyi filter admits the plan, later plans of any kind may follow under it.  If only the certified account
     does, which is tighter, the ledger is left to steps of this plan's kind.
     """
-    renyi = Renyi.for_budget(budget, order)
+    renyi = Renyi.for_plan(budget, plan) if order is None else Renyi.at(budget, order)
     if plan is None or renyi.admits(plan):
         return renyi
     if keeps(plan, budget):
@@ -219,17 +231,28 @@ def _most(allowed: Callable[[int], bool], least: int) -> int:
     return low
 
 
-def _limit(budget: Budget, order: float) -> float:
-    excess = order - 1
-    return budget.epsilon + math.log1p(1 / excess) + (math.log(budget.delta) + math.log1p(excess)) / excess
+def _cheapest(budget: Budget, excesses: Array, costs: Array) -> float:
+    """The order, 1 + excess, at which the cost is the smallest share of the limit."""
+    shares = [
+        float(cost) / filtered.limit if (filtered := Renyi.at(budget, 1 + float(excess))).limit > 0 else math.inf
+        for excess, cost in zip(excesses, costs, strict=True)
+    ]
+    return 1 + float(excesses[shares.index(min(shares))])
+
+
+def _log_moment(counts: Counts) -> LogMoment | None:
+    """The log moments of releases, None where they have none that are known: those can't be charged at an order."""
+    from hush.accounting.mechanisms import compose
+
+    try:
+        return compose(counts.items()).moments().log_moment
+    except ValueError:
+        return None
 
 
 @cache
 def _divergence(part: Mechanism, order: float) -> float:
     import numpy as np
 
-    try:
-        moment = part.moments().log_moment
-    except ValueError:
-        return math.inf  # what has no known moments can't be charged at an order
-    return float(moment(np.array([order - 1.0]))[0]) / (order - 1)
+    moment = _log_moment({part: 1})
+    return math.inf if moment is None else float(moment(np.array([order - 1.0]))[0]) / (order - 1)

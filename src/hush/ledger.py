@@ -55,7 +55,7 @@ class Ledger:
 
     path    the file, created with the first record; None keeps the ledger in memory, for trying things out
     budget  fixed by whoever creates the ledger; may be left out when opening one that exists
-    order   of the Renyi filter, fixed with the budget; the default suits Gaussian noise
+    order   of the Renyi filter; by default the first plan fixes the one that suits it
     """
 
     def __init__(
@@ -65,7 +65,9 @@ class Ledger:
             raise ValueError(f"An order of {order} was given without a budget; it belongs to a budget's filter.")
         self._journal = Journal(path)
         self._wish = budget
-        self._tally = Tally(budget=budget, order=None if budget is None else Renyi.for_budget(budget, order).order)
+        self._tally = Tally(
+            budget=budget, order=order if budget is None or order is None else Renyi.at(budget, order).order
+        )
         self._blocks: dict[str, _Block] = {}
         self._lock = threading.RLock()
         with self._reading():

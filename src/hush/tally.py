@@ -2,8 +2,8 @@
 
 The events of a ledger, in its journal:
 
-    open      the budget, if any, and the order of its Renyi filter; the first record
-    register  a run: its plan, the releases it may make (`total`), its largest block, the filter if it is the first
+    open      the budget, if any, and the order of its Renyi filter, if it was given; the first record
+    register  a run: its plan, the releases it may make (`total`), its largest block; the first one fixes the filter
     reserve   steps of a run, charged before any of them is drawn
     close     the end of a block before its last step: what was charged and never drawn
     finish    the end of a run: what it has not reserved by then it never will
@@ -127,14 +127,14 @@ class Tally:
 
     # Admission
 
-    def admit_plan(self, total: Counts | None) -> str | None:
-        """Raise unless a run of these releases (None: chosen later) may be added; the filter's kind for the first."""
+    def admit_plan(self, total: Counts | None) -> list[Any] | None:
+        """Raise unless a run of these releases (None: chosen later) may be added; for the first, what its filter is."""
         self._check_relation(total or {})
         if self.budget is None:
             return None
         if self.filter is None:
-            assert self.order is not None
-            return choose(self.budget, self.order, total).kind
+            found = choose(self.budget, self.order, total)
+            return ["renyi", found.order] if isinstance(found, Renyi) else ["fixed"]
         self._check(added(self.committed(), total or {}), "The plan")
         return None
 
@@ -176,8 +176,8 @@ class Tally:
         total = None if record["total"] is None else self._counts(record["total"])
         self.runs[record["run"]] = Run(record["plan"], total, record["block"], digest)
         if self.budget is not None and self.filter is None:
-            fixed = record["filter"] == "fixed" and total is not None
-            self.filter = Fixed(total or {}, self.budget) if fixed else Renyi.for_budget(self.budget, self.order)
+            kind, *order = record["filter"]
+            self.filter = Fixed(total or {}, self.budget) if kind == "fixed" else Renyi.at(self.budget, *order)
 
     def _reserve(self, digest: str, record: dict[str, Any]) -> None:
         run = self.runs[record["run"]]
