@@ -170,6 +170,7 @@ def test_a_plan_over_the_budget_is_refused_before_anything_is_charged() -> None:
     ledger = Ledger(None, BUDGET)
     most = calibrate.steps(lambda n: STEP * n, BUDGET.epsilon, BUDGET.delta)
     assert ledger.most_steps(STEP) == most
+    assert ledger.most_steps(Gaussian(0.1)) == 0
     with pytest.raises(BudgetExceededError, match=r"would spend epsilon 3\.00\d+ at"):
         ledger.register({}, STEP * (most + 1))
     assert ledger.runs == ()

@@ -177,9 +177,12 @@ def choose(budget: Budget, order: float | None, plan: Counts | None) -> Filter:
 
 def most_steps(budget: Budget, step: Counts) -> int:
     """The most steps that a plan of such steps alone may have."""
+    from hush.accounting import calibrate
+    from hush.accounting.mechanisms import compose
+
     if not keeps(step, budget):
         return 0
-    return _most(lambda n: keeps(scaled(step, n), budget), 1)
+    return calibrate.steps(lambda count: compose(scaled(step, count).items()), budget.epsilon, budget.delta)
 
 
 def keeps(counts: Counts, budget: Budget) -> bool:

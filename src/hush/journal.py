@@ -21,7 +21,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,10 +46,14 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """The records of a file, or of memory if there is no path; `head` is the digest of the last one read."""
+    """The records of a file, or of memory if there is no path; `head` is the digest of the last one read.
 
-    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+    `reader` is handed every record once, in order, whoever appended it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, reader: Callable[[Entry], object]) -> None:
         self.path = None if path is None else Path(path)
+        self._reader = reader
         self.head = GENESIS
         self.damage = b""
         self._offset = 0
@@ -57,28 +61,29 @@ class Journal:
         self._descriptor: int | None = None
         self._failed = False
 
-    def read(self) -> list[Entry]:
-        """The records that were appended, by anybody, since the last call."""
+    def read(self) -> None:
+        """Hand on the records that were appended, by anybody, since the last call."""
         if self.path is None:
-            return self._advance()
-        if not self.path.exists():
-            if self._offset:
-                raise CorruptLedgerError(f"{self.path} was there and is gone; put it back to go on.")
-            return []
-        with self._opened(os.O_RDONLY):
-            return self._advance()
+            self._advance()
+        elif self.path.exists():
+            with self._opened(os.O_RDONLY):
+                self._advance()
+        elif self._offset:
+            raise CorruptLedgerError(f"{self.path} was there and is gone; put it back to go on.")
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[list[Entry]]:
-        """Hold the lock: gives the records appended since the last call, and `append` may be called."""
+    def writing(self) -> Iterator[None]:
+        """Hold the lock, with everything read: `append` may be called."""
         if self.path is None:
-            yield self._advance()
+            self._advance()
+            yield
             return
         with self._opened(os.O_RDWR | os.O_APPEND | os.O_CREAT):
-            yield self._advance()
+            self._advance()
+            yield
 
-    def append(self, record: dict[str, Any]) -> Entry:
-        """Add a record and return once it is on the disk; inside `writing` only."""
+    def append(self, record: dict[str, Any]) -> str:
+        """Add a record and return its digest once it is on the disk; inside `writing` only."""
         if self._failed:
             raise OSError(f"An earlier write to {self.path} failed; check the disk and open the ledger anew.")
         if self.damage:
@@ -93,13 +98,16 @@ class Journal:
         line = _BEFORE + digest.encode() + _BETWEEN + body + _AFTER + b"\n"
         self._store(line)
         self.head, self.damage, self._offset = digest, b"", self._size()
-        return Entry(digest, record)
+        self._reader(Entry(digest, record))
+        return digest
 
     def contains(self, digest: str) -> bool:
         """Whether the journal, read again from its beginning, has a line of this digest."""
-        again = Journal(self.path)
+        digests = {GENESIS}
+        again = Journal(self.path, lambda entry: digests.add(entry.digest))
         again._memory = self._memory
-        return digest == GENESIS or any(entry.digest == digest for entry in again.read())
+        again.read()
+        return digest in digests
 
     # The bytes
 
@@ -155,22 +163,21 @@ class Journal:
             self._failed = True
             raise
 
-    def _advance(self) -> list[Entry]:
+    def _advance(self) -> None:
         if self._size() < self._offset:
             raise CorruptLedgerError(
                 f"{self.path} has become shorter since it was last read: lines were cut off its end."
             )
         if self._size() == self._offset and not self.damage:
-            return []
+            return
         data = self._bytes(self._offset)
-        entries, used = _follow(data, self.head)
+        start, used = self._offset, 0
+        for entry, used in _follow(data, self.head):
+            self._reader(entry)
+            self.head, self._offset = entry.digest, start + used
         if used < len(data):
             self._check_damage(data[used:])
         self.damage = data[used:]
-        self._offset += used
-        if entries:
-            self.head = entries[-1].digest
-        return entries
 
     def _check_damage(self, damage: bytes) -> None:
         """Raise unless a crash can have left this behind the last good line."""
@@ -206,9 +213,8 @@ def _sync(descriptor: int) -> None:
         fcntl.fcntl(descriptor, full)
 
 
-def _follow(data: bytes, head: str) -> tuple[list[Entry], int]:
-    """The records that follow from `head`, and how many bytes they take; stops where nothing follows any more."""
-    entries: list[Entry] = []
+def _follow(data: bytes, head: str) -> Iterator[tuple[Entry, int]]:
+    """The records that follow from `head`, each with where its line ends; stops where nothing follows any more."""
     at = 0
     while at < len(data):
         end = data.find(b"\n", at)
@@ -217,11 +223,10 @@ def _follow(data: bytes, head: str) -> tuple[list[Entry], int]:
         if entry is None or _VOUCHES in entry.record:
             vouched = _vouched(data, at, head)
             if vouched is None:
-                break
+                return
             entry, end = vouched
-        entries.append(entry)
         head, at = entry.digest, min(end + 1, len(data))
-    return entries, at
+        yield entry, at
 
 
 def _vouched(data: bytes, at: int, head: str) -> tuple[Entry, int] | None:
@@ -242,7 +247,7 @@ def _verified(line: bytes, head: str) -> Entry | None:
     body = line[_BODY]
     if not body or _chain(head, body).encode() != digest or not _framed(line):
         return None
-    return Entry(digest.decode(), json.loads(body))
+    return Entry(digest.decode(), json.loads(body.decode()))
 
 
 def _framed(line: bytes) -> bool:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from hush.accounting.checks import check_whole
 from hush.accounting.mechanisms import Mechanism, compose
 from hush.filters import Budget, BudgetExceededError, Counts, Renyi, added, within
-from hush.journal import CorruptLedgerError, Entry, Journal
+from hush.journal import CorruptLedgerError, Journal
 from hush.tally import Run, RunSummary, Spent, Tally, counts_of, counts_to_json
 
 __all__ = ["Budget", "BudgetExceededError", "CorruptLedgerError", "Ledger", "RunSummary", "Spent"]
@@ -63,11 +63,11 @@ class Ledger:
     ) -> None:
         if order is not None and budget is None:
             raise ValueError(f"An order of {order} was given without a budget; it belongs to a budget's filter.")
-        self._journal = Journal(path)
         self._wish = budget
-        self._tally = Tally(
-            budget=budget, order=order if budget is None or order is None else Renyi.at(budget, order).order
-        )
+        if budget is not None and order is not None:
+            Renyi.at(budget, order)  # refuses a bad order
+        self._tally = Tally(budget=budget, order=order)
+        self._journal = Journal(path, self._tally.fold)
         self._blocks: dict[str, _Block] = {}
         self._lock = threading.RLock()
         with self._reading():
@@ -227,14 +227,15 @@ class Ledger:
     def _reading(self) -> Iterator[None]:
         """Keep this process's other threads out, with everything read that anybody has written."""
         with self._lock:
-            self._fold(self._journal.read())
+            self._journal.read()
+            self._check_wish()
             yield
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Hold the ledger's lock with everything read, the first record written, and damage vouched for."""
-        with self._lock, self._journal.writing() as entries:
-            self._fold(entries)
+        with self._lock, self._journal.writing():
+            self._check_wish()
             if self._journal.damage:
                 self._append({"event": "torn", "charged": counts_to_json(self._tally.largest_record())})
             if not self._tally.opened:
@@ -243,18 +244,14 @@ class Ledger:
                 self._append({"event": "open", "format": 1, "budget": stated, "order": self._tally.order})
             yield
 
-    def _fold(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            self._tally.fold(entry)
+    def _check_wish(self) -> None:
         if self._wish is not None and self._wish != self._tally.budget:
             has = "no budget" if self._tally.budget is None else f"a budget of {self._tally.budget}"
             raise ValueError(f"The ledger has {has}, not {self._wish}; open it without a budget, or start another.")
 
     def _append(self, record: dict[str, Any]) -> str:
         stamp = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-        entry = self._journal.append(record | stamp)
-        self._tally.fold(entry)
-        return entry.digest
+        return self._journal.append(record | stamp)
 
     def _run(self, run: str) -> Run:
         if run not in self._tally.runs:
