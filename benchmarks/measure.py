@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import math
 import multiprocessing
 import os
@@ -90,19 +91,29 @@ def seconds_of(step: Step, count: int, device: torch.device) -> float:
     return (time.perf_counter() - began) / count
 
 
+def graph_pools(device: torch.device) -> int:
+    """Bytes that captured graphs hold for what they compute on the way, which PyTorch's counters call free."""
+    return sum(
+        segment["total_size"] - segment["allocated_size"]
+        for segment in torch.cuda.memory_snapshot()
+        if segment["device"] == (device.index or 0) and tuple(segment["segment_pool_id"]) != (0, 0)
+    )
+
+
 class CudaMemory:
-    """Peak memory above what was there before, in MiB: while setting up, and while stepping."""
+    """Peak memory above what was there before, in MiB."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.before = torch.cuda.memory_allocated(device)
+        self.pools_before = graph_pools(device)
         torch.cuda.reset_peak_memory_stats(device)
 
     def peak(self) -> float:
-        """The peak since the last call."""
+        """The peak since the last call, with what captured graphs hold now."""
         most = torch.cuda.max_memory_allocated(self.device) - self.before
         torch.cuda.reset_peak_memory_stats(self.device)
-        return most / 2**20
+        return (most + graph_pools(self.device) - self.pools_before) / 2**20
 
 
 def warm_up(step: Step) -> None:
@@ -125,7 +136,6 @@ def set_up(build: Builder, device: torch.device) -> tuple[Step, Record]:
     setup_peak = memory.peak() if memory else 0.0
     record["first_seconds"] = seconds_of(step, 1, device)
     if memory:
-        # A captured graph owns what it needs from its capture on: its replays allocate nothing that the counters see.
         record["setup_peak_mib"] = setup_peak
         record["peak_mib"] = memory.peak()
     return step, record
@@ -155,18 +165,22 @@ def take_turns(
     times: dict[str, list[float]] = {name: [] for name in ready}
     used = dict.fromkeys(ready, 0.0)
     end = time.monotonic() + seconds
-    for turn in range(ROUNDS):
-        for name, (step, record) in ready.items():
-            if turn >= LEAST_TURNS and used[name] > seconds / len(ready):
-                continue
-            count = max(1, math.ceil(BLOCK_SECONDS / record["first_seconds"]))
-            try:
-                with time_limit(end - time.monotonic()):
-                    each = seconds_of(step, count, device)
-            except OutOfTimeError:
-                break
-            used[name] += each * count
-            times[name].append(each)
+    for turn, (name, (step, record)) in itertools.product(range(ROUNDS), ready.items()):
+        if time.monotonic() > end:
+            break
+        if used[name] > seconds / len(ready) and (turn >= LEAST_TURNS or math.isinf(used[name])):
+            continue
+        count = max(1, math.ceil(BLOCK_SECONDS / record["first_seconds"]))
+        try:
+            with time_limit(seconds + setup_seconds):
+                each = seconds_of(step, count, device)
+        except Exception as error:  # whatever a method does wrong is its result
+            send(name, record | {"failed": f"while timed: {failure(error)}"})
+            times[name].clear()
+            used[name] = math.inf
+            continue
+        used[name] += each * count
+        times[name].append(each)
     for name, (step, record) in ready.items():
         if times[name]:
             send(name, record | summary(times[name]) | {"note": step.note()})

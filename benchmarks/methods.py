@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import functools
+import math
+import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import peers
 import torch
 from measure import Step
 from models import Row
+from torch import Tensor
 
 Method = Callable[[Row, torch.device], Step]
+Engine = Callable[[Any], Any]  # hush.gradients to one of its engines: imported only where it's used
+
+
+def _auto(gradients: Any) -> Any:
+    return gradients.Auto()
 
 
 def plain(row: Row, device: torch.device) -> Step:
@@ -27,7 +37,7 @@ def compiled(row: Row, device: torch.device) -> Step:
     return _ordinary_step(row, torch.compile(model), model.parameters(), device)
 
 
-def _ordinary_step(row: Row, model: Callable, parameters, device: torch.device) -> Step:  # type: ignore[no-untyped-def,type-arg]
+def _ordinary_step(row: Row, model: Callable[[Tensor], Tensor], parameters: Any, device: torch.device) -> Step:
     optimiser = row.optimiser(parameters)
     losses = row.losses(model, device)
     inputs, targets = row.data(device)
@@ -41,45 +51,57 @@ def _ordinary_step(row: Row, model: Callable, parameters, device: torch.device) 
 
 
 def private(
-    row: Row, device: torch.device, *, engine: str = "Auto", compile: bool = False, capture: bool = False
+    row: Row, device: torch.device, *, engine: Engine = _auto, fixed: bool = False, compile: bool = False
 ) -> Step:
-    """hush, with its ledger in a file.  At a sampling rate of 1 Poisson's coins always draw the whole batch."""
+    """hush, with its ledger in a file and the plan of a real data set.
+
+    Poisson's batches vary about the row's batch and are taken from a larger pool on the device; `fixed` draws batches
+    of one size, as the other methods get, without replacement.  Drawing is in the step, moving data isn't.
+    """
     import hush
     from hush import gradients
 
     model = row.model().to(device)
-    run = torch.compile(model) if compile else model
-    plan = hush.Plan(records=row.batch, batch=row.batch, steps=1_000_000, clip=1.0, noise_multiplier=1.0)
-    ledger = Path(tempfile.mkdtemp(prefix="hush-benchmark-")) / "ledger.jsonl"
-    trainer = hush.Private(
-        model,
-        row.optimiser(model.parameters(), captured=capture),
-        plan,
-        ledger=ledger,
-        engine=getattr(gradients, engine)(),
-        **({"capture": True} if capture else {}),
+    plan = hush.Plan(
+        records=row.records,
+        batch=row.batch,
+        steps=100_000,
+        clip=1.0,
+        noise_multiplier=1.0,
+        sampling=hush.Uniform() if fixed else hush.Poisson(),
     )
-    losses = row.losses(run, device)
-    inputs, targets = row.data(device)
-    draws = trainer.batches((torch.arange(row.batch),))
+    ledger = Path(tempfile.mkdtemp(prefix="hush-benchmark-")) / "ledger.jsonl"
+    optimiser = row.optimiser(model.parameters())
+    trainer = hush.Private(model, optimiser, plan, ledger=ledger, engine=engine(gradients))
+    losses = row.losses(torch.compile(model) if compile else model, device)
+    inputs, targets = row.data(device, row.batch if fixed else row.batch + math.ceil(8 * math.sqrt(row.batch) + 8))
+    draws = trainer.batches((torch.arange(row.records),))
+    drawing: list[float] = []
 
     def step() -> None:
-        next(draws)
-        trainer.step(losses, inputs, targets)
+        began = time.perf_counter()
+        (positions,) = next(draws)
+        drawing.append(time.perf_counter() - began)
+        trainer.step(losses, inputs[: len(positions)], targets[: len(positions)])
 
-    return Step(step, lambda: "; ".join(trainer.notes))
+    def note() -> str:
+        return "; ".join([*trainer.notes, f"drawing and charging {1e3 * statistics.median(drawing):.2f} ms"])
+
+    return Step(step, note)
 
 
 CPU_METHODS: dict[str, Method] = {
     "plain": plain,
     "hush": private,
-    "hush ghost": functools.partial(private, engine="Ghost"),
-    "hush vmap": functools.partial(private, engine="Vmap"),
-    "hush loop": functools.partial(private, engine="Loop"),
+    "hush fixed": functools.partial(private, fixed=True),
+    "hush ghost": functools.partial(private, engine=lambda gradients: gradients.Ghost()),
+    "hush vmap": functools.partial(private, engine=lambda gradients: gradients.Vmap()),
+    "hush loop": functools.partial(private, engine=lambda gradients: gradients.Loop()),
 } | {f"opacus {mode}": functools.partial(peers.opacus_step, mode) for mode in peers.MODES}
 METHODS: dict[str, Method] = CPU_METHODS | {
+    "hush captured": functools.partial(private, engine=lambda gradients: gradients.Auto(compile=False)),
     "compiled": compiled,
-    "hush captured": functools.partial(private, capture=True),
-    "hush compiled": functools.partial(private, compile=True),
-    "hush compiled captured": functools.partial(private, compile=True, capture=True),
+    "hush on compiled model": functools.partial(
+        private, engine=lambda gradients: gradients.Auto(capture=False), compile=True
+    ),
 }

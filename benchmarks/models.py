@@ -151,6 +151,7 @@ class Row:
     name: str
     model: Callable[[], nn.Module]
     batch: int
+    records: int  # of the data set that the model is usually trained on
     shape: tuple[int, ...]  # of one example; a single number is a count of tokens
     classes: int
     vocabulary: int | None = None
@@ -158,21 +159,22 @@ class Row:
     adam: bool = False
     precision: str = "float32"  # "tf32" and "bf16" (autocast) are for CUDA
 
-    def data(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """One batch of random inputs and targets, the same for every method."""
+    def data(self, device: torch.device, examples: int | None = None) -> tuple[Tensor, Tensor]:
+        """Random inputs and targets: one batch, the same for every method, or as many examples as asked for."""
+        examples = self.batch if examples is None else examples
         coins = torch.Generator().manual_seed(0)
-        size = (self.batch, *self.shape)
+        size = (examples, *self.shape)
         if self.vocabulary is None:
             inputs = torch.randn(size, generator=coins)
         else:
             inputs = torch.randint(self.vocabulary, size, generator=coins)
-        targets = torch.randint(self.classes, size if self.every_token else (self.batch,), generator=coins)
+        targets = torch.randint(self.classes, size if self.every_token else (examples,), generator=coins)
         return inputs.to(device), targets.to(device)
 
-    def optimiser(self, parameters: Any, *, captured: bool = False) -> torch.optim.Optimizer:
-        """What the model is usually trained with; `captured` when its step is to go into a CUDA graph."""
+    def optimiser(self, parameters: Any) -> torch.optim.Optimizer:
+        """What the model is usually trained with, by PyTorch's defaults."""
         if self.adam:
-            return torch.optim.AdamW(parameters, lr=1e-4, capturable=captured)
+            return torch.optim.AdamW(parameters, lr=1e-4)
         return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
     def autocast(self, device: torch.device) -> torch.autocast:
@@ -193,24 +195,26 @@ class Row:
 
 
 def _mnist(batch: int) -> Row:
-    return Row(f"mnist-{batch}", mnist_cnn, batch, (1, 28, 28), 10)
+    return Row(f"mnist-{batch}", mnist_cnn, batch, 60_000, (1, 28, 28), 10)
 
 
 def _cifar(batch: int) -> Row:
-    return Row(f"cifar-{batch}", cifar_cnn, batch, (3, 32, 32), 10)
+    return Row(f"cifar-{batch}", cifar_cnn, batch, 50_000, (3, 32, 32), 10)
 
 
 def _wide(batch: int) -> Row:
-    return Row(f"wrn-{batch}", wide_resnet, batch, (3, 32, 32), 10)
+    return Row(f"wrn-{batch}", wide_resnet, batch, 50_000, (3, 32, 32), 10)
 
 
 def _lstm(batch: int) -> Row:
-    return Row(f"lstm-{batch}", TextLSTM, batch, (150,), 2, vocabulary=8000, adam=True)
+    return Row(f"lstm-{batch}", TextLSTM, batch, 25_000, (150,), 2, vocabulary=8000, adam=True)
 
 
 def _gpt2(batch: int, tokens: int, precision: str) -> Row:
     name = f"gpt2-{batch}x{tokens}-{precision}"
-    return Row(name, GPT2, batch, (tokens,), VOCABULARY, VOCABULARY, every_token=True, adam=True, precision=precision)
+    return Row(
+        name, GPT2, batch, 42_000, (tokens,), VOCABULARY, VOCABULARY, every_token=True, adam=True, precision=precision
+    )
 
 
 CUDA_ROWS = (
