@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from hush.gradients.engines import ClippedSum, Groups, Losses, Weigh, one_loss_each, pick
 from hush.gradients.factors import wide
+from hush.gradients.rules.common import without_speed_warnings
 
 _CHUNK_BYTES = 1 << 30
 
@@ -135,9 +136,9 @@ def _vectorised(
     tensors = [x for x in batch if isinstance(x, Tensor)]
     current = tuple(p.detach() for p in parameters)
     mapped = torch.func.vmap(gradient, in_dims=(None, *[0] * len(tensors)), randomness="different", chunk_size=chunk)
-    with torch.compiler.set_stance("force_eager"):
+    with torch.compiler.set_stance("force_eager"), without_speed_warnings():
         grads, values = mapped(current, *tensors)
-    return [wide(g) for g in grads], values
+    return [wide(g.detach()) for g in grads], values
 
 
 def _every_use_is_seen(parameters: Sequence[Tensor], losses: Losses, example: Sequence[Any]) -> bool:

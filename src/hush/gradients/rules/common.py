@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -26,6 +28,14 @@ def hold(x: Tensor) -> Callable[[], Tensor]:
         return value
 
     return held
+
+
+@contextmanager
+def without_speed_warnings() -> Iterator[None]:
+    """Vectorising an operation that has no rule for it is slow, not wrong, and the notes say what is slow."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+        yield
 
 
 def cast(x: Tensor) -> Tensor:

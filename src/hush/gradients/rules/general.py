@@ -15,7 +15,7 @@ from torch.utils import _pytree as tree
 
 from hush.gradients.factors import Formed
 from hush.gradients.layout import Layout, Order
-from hush.gradients.rules.common import Unfit, hold
+from hush.gradients.rules.common import Unfit, hold, without_speed_warnings
 from hush.gradients.tape import Tape, writes_in_place
 
 
@@ -58,7 +58,8 @@ def general(tape: Tape, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
                 return pulled
 
             try:
-                return Formed(torch.func.vmap(one)(grad, *(held[k]() for k in data)))
+                with without_speed_warnings():
+                    return Formed(torch.func.vmap(one)(grad, *(held[k]() for k in data)))
             except (RuntimeError, ValueError, TypeError) as error:
                 raise Unfit(f"{name} can't be vectorised over examples") from error
 

@@ -20,7 +20,7 @@ def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None
         return NotImplemented
     input = cast(input)
     w, b = tape.stand_in(weight), tape.stand_in(bias)
-    output = F.linear(input, w, b)
+    output = _owned(F.linear(input, w, b))
     record_product(tape, "linear", input, weight, w, output, transposed=False)
     if bias is not None:
         shape = tuple(bias.shape)
@@ -36,7 +36,7 @@ def matmul(tape: Tape, input: Tensor, other: Tensor) -> Any:
         return NotImplemented
     input = cast(input)
     w = tape.stand_in(other)
-    output = torch.matmul(input, w)
+    output = _owned(torch.matmul(input, w))
     record_product(tape, "matmul", input, other, w, output, transposed=True)
     return output
 
@@ -52,6 +52,15 @@ def addmm(tape: Tape, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float 
     shape = tuple(input.shape)
     tape.record("addmm bias", input, b, output, lambda layout, grad: summed(layout, grad, shape))
     return output
+
+
+def _owned(output: Tensor) -> Tensor:
+    """The same tensor, not seen as a view: products of some strides are views of a matrix, and autograd would lead the
+    gradient of what is later written into such a view past the output that was recorded."""
+    if not output._is_view():
+        return output
+    owned: Tensor = torch.ops.aten._unsafe_view(output, list(output.shape))
+    return owned
 
 
 def record_product(
