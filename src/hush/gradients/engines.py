@@ -14,7 +14,7 @@ clipped.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,7 +44,13 @@ class Ghost:
 
 @dataclass(frozen=True)
 class Auto:
-    """The cheapest exact engine for the model and batch at hand."""
+    """The cheapest exact engine for the model and batch at hand.
+
+    That is `Ghost`; on a GPU, and with `capture`, its whole computation is compiled and replayed as a CUDA graph.
+    """
+
+    capture: bool = True
+    compile: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,9 @@ class Memory:
 
     places: dict[Any, dict[int, Any]] = field(default_factory=dict)  # by structure of the forward pass and use
     calls: dict[Any, int] = field(default_factory=dict)
+    capacity: int | None = None  # examples a captured program takes at once; None: nothing is captured
+    programs: dict[Any, Any] = field(default_factory=dict)
+    kept: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -242,7 +251,7 @@ def _run(
     engine: Engine,
     memory: Memory,
 ) -> ClippedSum:
-    from hush.gradients import ghost, plain
+    from hush.gradients import captured, ghost, plain
 
     if isinstance(engine, Grouped):
         if units is None:
@@ -259,6 +268,14 @@ def _run(
         return plain.loop(parameters, losses, batch, groups, weigh, units)
     if isinstance(engine, Vmap):
         return plain.vmap(parameters, losses, batch, groups, weigh, units, engine.chunk)
+    if isinstance(engine, Auto) and engine.capture and memory.capacity is not None and units is None:
+        try:
+            return captured.captured_sum(
+                parameters, losses, batch, groups, weigh, memory, memory.capacity, engine.compile
+            )
+        except captured.NotCapturable as reason:
+            result = ghost.ghost(parameters, losses, batch, groups, weigh, units, memory)
+            return replace(result, notes=(*result.notes, f"not captured: {reason}"))
     return ghost.ghost(parameters, losses, batch, groups, weigh, units, memory)
 
 

@@ -16,9 +16,11 @@ gradients, written out). A parameter that was used several times has several fac
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # Forming costs dim(a) * dim(b) a position, Gram matrices cost T * (dim(a) + dim(b)); a formed gradient also saves the
@@ -41,18 +43,30 @@ class Formed:
 class Outer:
     """`sum_t b_t a_t^T` for each example and each of `groups` independent blocks of the weight's rows.
 
-    a: `[n, groups, T, d_in]`, b: `[n, groups, T, d_out]`; the weight's shape is `[groups * d_out, *]` with `d_in`
-    entries a row. `transposed`: the weight is stored as `[d_in, d_out]` instead (`x @ w`).
+    a: `[n, groups, T, d_in]`, b: `[n, groups, T, d_out]`; the weight's shape is `[groups * d_out, *]`, `d_in` entries a
+    row. `transposed`: the weight is stored as `[d_in, d_out]` instead (`x @ w`). Where a is much larger than what it is
+    made of (a convolution's windows), `compact` is that, and `unfold(compact)` gives a whenever it is needed.
     """
 
-    a: Tensor
+    compact: Tensor
     b: Tensor
     shape: tuple[int, ...]
     transposed: bool = False
+    unfold: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def a(self) -> Tensor:
+        return self.compact if self.unfold is None else self.unfold(self.compact)
 
     @property
     def examples(self) -> int:
-        return self.a.shape[0]
+        return self.b.shape[0]
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Groups, positions, and the lengths of a's and b's rows."""
+        _, groups, positions, d_out = self.b.shape
+        return groups, positions, math.prod(self.shape) // (groups * d_out), d_out
 
 
 @dataclass(frozen=True)
@@ -88,7 +102,7 @@ def squared_norms(factors: list[Factor]) -> Tensor:
         return _squared_norm(factors[0])
     if len(factors) == 2 and all(isinstance(factor, Outer | Rows) for factor in factors):
         rows, outer = sorted(factors, key=lambda factor: isinstance(factor, Outer))
-        if isinstance(rows, Rows) and isinstance(outer, Outer) and outer.a.shape[1] == 1:
+        if isinstance(rows, Rows) and isinstance(outer, Outer) and outer.b.shape[1] == 1:
             cross = _cross(rows, outer)
             return (_squared_norm(rows) + _squared_norm(outer) + 2 * cross).clamp_min(0.0)
     total = sum((formed(factor) for factor in factors[1:]), formed(factors[0]))
@@ -137,7 +151,7 @@ def regroup(factor: Factor, slots: Tensor) -> Factor:
         picked = torch.where(keep, x[slots.clamp_min(0)], 0)
         return picked.transpose(1, 2).flatten(2, 3)
 
-    return replace(factor, a=gathered(factor.a), b=gathered(factor.b))
+    return replace(factor, compact=gathered(factor.a), b=gathered(factor.b), unfold=None)
 
 
 def take(factor: Factor, example: int) -> Tensor:
@@ -147,7 +161,23 @@ def take(factor: Factor, example: int) -> Tensor:
         return factor.grads[example]
     if isinstance(factor, Rows):
         return formed(replace(factor, index=factor.index[piece], values=factor.values[piece]))[0]
-    return formed(replace(factor, a=factor.a[piece], b=factor.b[piece]))[0]
+    return formed(replace(factor, compact=factor.a[piece], b=factor.b[piece], unfold=None))[0]
+
+
+def tensors_of(factor: Factor) -> list[Tensor]:
+    """The factor's tensors, in a fixed order."""
+    if isinstance(factor, Formed):
+        return [factor.grads]
+    return [factor.index, factor.values] if isinstance(factor, Rows) else [factor.compact, factor.b]
+
+
+def with_tensors(factor: Factor, tensors: Iterator[Tensor]) -> Factor:
+    """The same factor holding other tensors, taken from `tensors` in the order of `tensors_of`."""
+    if isinstance(factor, Formed):
+        return Formed(next(tensors))
+    if isinstance(factor, Rows):
+        return replace(factor, index=next(tensors), values=next(tensors))
+    return replace(factor, compact=next(tensors), b=next(tensors))
 
 
 def wide(x: Tensor) -> Tensor:
@@ -161,9 +191,9 @@ def _joined(factors: list[Factor]) -> list[Factor]:
     rows = [factor for factor in factors if isinstance(factor, Rows)]
     small = [factor for factor in factors if isinstance(factor, Formed)]
     joined: list[Factor] = []
-    if len({(outer.transposed, outer.a.shape[1], outer.a.dtype, outer.b.dtype) for outer in outers}) == 1:
+    if len({(outer.transposed, outer.b.shape[1], outer.compact.dtype, outer.b.dtype) for outer in outers}) == 1:
         a, b = torch.cat([outer.a for outer in outers], 2), torch.cat([outer.b for outer in outers], 2)
-        joined.append(replace(outers[0], a=a, b=b))
+        joined.append(replace(outers[0], compact=a, b=b, unfold=None))
     elif outers:
         joined.append(Formed(sum((formed(outer) for outer in outers[1:]), formed(outers[0]))))
     if rows:
@@ -177,7 +207,7 @@ def _joined(factors: list[Factor]) -> list[Factor]:
 def _cheapest(factor: Factor) -> Factor:
     if not isinstance(factor, Outer):
         return factor
-    (_, _, positions, d_in), d_out = factor.a.shape, factor.b.shape[-1]
+    _, positions, d_in, d_out = factor.sizes
     if positions == 1:
         return factor
     affordable = d_in * d_out <= positions * (d_in + d_out)  # holding it takes no more memory than its factors
@@ -196,16 +226,17 @@ def _squared_norm(factor: Factor) -> Tensor:
         same = index[:, :, None] == index[:, None, :]
         return torch.where(same, gram, 0).sum((1, 2)).clamp_min(0.0)
     a, b = factor.a, factor.b
-    n, _, positions, d_in = a.shape
+    n, (_, positions, d_in, d_out) = factor.examples, factor.sizes
     if positions == 1:
         wide_a, wide_b = wide(a), wide(b)
         return (_dot(wide_a, wide_a) * _dot(wide_b, wide_b)).flatten(1).sum(1)
-    if positions * (d_in + b.shape[-1]) < d_in * b.shape[-1]:
+    if positions * (d_in + d_out) < d_in * d_out:
+        a, b = _aligned(a), _aligned(b)
         gram_a, gram_b = _product(a, a.transpose(-1, -2)), _product(b, b.transpose(-1, -2))
         squares = _dot(gram_a.reshape(n, -1), gram_b.reshape(n, -1))
         # What rounding may hide where positions cancel: relative to (sum_t |a_t| |b_t|)^2, not to the norm itself.
         sizes = (gram_a.diagonal(0, -2, -1) * gram_b.diagonal(0, -2, -1)).clamp_min(0.0).sqrt().flatten(1).sum(1)
-        return (squares + (_unit(gram_a) * sizes) * sizes).clamp_min(0.0)
+        return (squares + (_hidden(gram_a, d_in, d_out) * sizes) * sizes).clamp_min(0.0)
     grads = _product(b.transpose(-1, -2), a).reshape(n, -1)
     return _dot(grads, grads)
 
@@ -238,18 +269,23 @@ def _weighted(factor: Factor, weights: Tensor) -> Tensor:
             values.reshape(-1, dim), index.flatten(), factor.shape[0], -1, False
         )
         return table.view(factor.shape)
-    n, groups, positions, d_in = factor.a.shape
-    d_out = factor.b.shape[-1]
-    scaled = (factor.b * weights.view(-1, 1, 1, 1)).to(factor.b.dtype)
+    n, (groups, positions, d_in, d_out) = factor.examples, factor.sizes
+    scaled = _aligned((factor.b * weights.view(-1, 1, 1, 1)).to(factor.b.dtype))
     a = factor.a.transpose(0, 1).reshape(groups, n * positions, d_in)
-    b = scaled.transpose(0, 1).reshape(groups, n * positions, d_out)
-    total = _product(b.transpose(-1, -2), a)
+    b = scaled.transpose(0, 1).reshape(groups, n * positions, -1)
+    total = _product(b.transpose(-1, -2), a)[:, :d_out]
     return (total.transpose(-1, -2) if factor.transposed else total).reshape(factor.shape)
 
 
 def _without_padding(rows: Rows) -> tuple[Tensor, Tensor]:
     values = torch.where((rows.index >= 0)[..., None], wide(rows.values), 0)
     return values, rows.index.clamp_min(0)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Rows padded with zeros to a multiple of 8: a GPU's half-precision matrix units are slow on others."""
+    short = -x.shape[-1] % 8
+    return F.pad(x, (0, short)) if short and x.is_cuda and x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:
@@ -265,5 +301,6 @@ def _product(x: Tensor, y: Tensor) -> Tensor:
     return torch.matmul(x.float(), y.float())
 
 
-def _unit(x: Tensor) -> float:
-    return 8 * torch.finfo(x.dtype).eps
+def _hidden(gram: Tensor, d_in: int, d_out: int) -> float:
+    """What rounding may hide of a Gram product: errors of d-term sums grow like sqrt(d) (Higham and Mary 2019)."""
+    return torch.finfo(gram.dtype).eps * (4 + math.sqrt(d_in) + math.sqrt(d_out))

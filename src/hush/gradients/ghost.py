@@ -7,7 +7,9 @@ noted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,8 +20,18 @@ from hush.gradients.factors import Factor, Formed, formed, regroup, settle, squa
 from hush.gradients.layout import Layout
 from hush.gradients.placing import Idle, must_look, places, structure
 from hush.gradients.plain import per_example
-from hush.gradients.rules.common import Unfit
+from hush.gradients.rules.common import Unfit, without_speed_warnings
 from hush.gradients.tape import Tape, Use
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The first half's outcome: the units' norms, the examples' losses, each parameter's factors, notes."""
+
+    norms: Tensor
+    values: Tensor
+    factors: dict[int, list[Factor]]
+    notes: tuple[str, ...]
 
 
 def ghost(
@@ -31,26 +43,41 @@ def ghost(
     units: Tensor | None,
     memory: Memory,
 ) -> ClippedSum:
+    """Both halves with the weights in between."""
+    found = prepare(parameters, losses, batch, groups, units, memory)
+    sums = finish(parameters, found.factors, groups, weigh(found.norms))
+    return ClippedSum(sums, found.norms, found.values, found.notes)
+
+
+def prepare(
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    groups: Groups,
+    units: Tensor | None,
+    memory: Memory,
+) -> Prepared:
+    """Forward on tape, backward to the recorded outputs, factors and norms."""
     n = count(batch)
     with torch.compiler.set_stance("force_eager"), Tape(parameters, batch, n) as tape:
         values = one_loss_each(losses(*batch), n)
-    factors, missed = _factors(values, tape, parameters, memory)
-
+    slots = slots_of(units, n, values.device)
+    factors, missed = _factors(values, tape, parameters, memory, slots)
     notes = ["ghost"]
     if missed:
         order = sorted(missed)
         grads, _, how = per_example(parameters, losses, batch, order)
         for k, grad in zip(order, grads, strict=True):
-            factors[k] = [Formed(grad)]
+            factors[k] = _settled([Formed(grad)], slots)
         notes += [f"parameter {k} by {how}: {missed[k]}" for k in order]
-
-    slots = slots_of(units, n, values.device)
-    if slots is not None:
-        factors = {k: [regroup(factor, slots) for factor in found] for k, found in factors.items()}
-    for k, found in factors.items():
-        factors[k] = settle(found)
     norms = _norms(factors, groups, len(slots) if slots is not None else n, values)
-    weights = weigh(norms)
+    return Prepared(norms, values.detach(), factors, tuple(notes))
+
+
+def finish(
+    parameters: Sequence[Tensor], factors: dict[int, list[Factor]], groups: Groups, weights: Tensor
+) -> list[Tensor]:
+    """The weighted sum of the units' gradients, parameter by parameter; factors are let go as they are used."""
     sums: list[Tensor] = []
     of = {k: g for g, group in enumerate(groups) for k in group}
     for k, parameter in enumerate(parameters):
@@ -58,11 +85,15 @@ def ghost(
             sums.append(weighted_sum(factors.pop(k), weights[:, of[k]]).view_as(parameter))
         else:
             sums.append(torch.zeros_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32)))
-    return ClippedSum(sums, norms, values.detach(), tuple(notes))
+    return sums
+
+
+def _settled(factors: list[Factor], slots: Tensor | None) -> list[Factor]:
+    return settle(factors if slots is None else [regroup(factor, slots) for factor in factors])
 
 
 def _factors(
-    values: Tensor, tape: Tape, parameters: Sequence[Tensor], memory: Memory
+    values: Tensor, tape: Tape, parameters: Sequence[Tensor], memory: Memory, slots: Tensor | None
 ) -> tuple[dict[int, list[Factor]], dict[int, str]]:
     """Each parameter's factors, and the parameters that need another way, with the reason."""
     if tape.lost is not None:
@@ -82,7 +113,12 @@ def _factors(
             behind[id(use.source)] = reached
     factors: dict[int, list[Factor]] = {}
     derived: dict[int, tuple[Tensor, list[Tensor]]] = {}
-    for use, layout, grad in zip(uses, layouts, grads, strict=True):
+    left = Counter(id(use.source) for use in uses)
+    settled: set[int] = set()
+    for where in range(len(uses)):
+        use, layout, grad = uses[where], layouts[where], grads[where]
+        grads[where] = None  # what isn't needed any more is let go
+        left[id(use.source)] -= 1
         k = index.get(id(use.source))
         if layout is Idle.IDLE and (grad is None or not bool(grad.any())):
             continue
@@ -97,9 +133,14 @@ def _factors(
             derived.setdefault(id(use.source), (use.source, []))[1].append(formed(factor))
         else:
             factors.setdefault(k, []).append(factor)
+            if left[id(use.source)] == 0:
+                factors[k] = _settled(factors[k], slots)
+                settled.add(k)
+        del use, grad, factor
+    factors |= {k: _settled(found, slots) for k, found in factors.items() if k not in settled}
     for source, pieces in derived.values():
         for k, grad in _pulled_back(source, sum(pieces[1:], pieces[0]), parameters, behind[id(source)]):
-            factors.setdefault(k, []).append(Formed(grad))
+            factors[k] = settle([*factors.get(k, []), *_settled([Formed(grad)], slots)])
     for k in missed:
         factors.pop(k, None)
     return factors, missed
@@ -146,7 +187,8 @@ def _pulled_back(
     chosen = [parameters[k] for k in reached]
     grads = grads.to(source.dtype)
     try:
-        found = torch.autograd.grad(source, chosen, grads, retain_graph=True, is_grads_batched=True)
+        with without_speed_warnings():
+            found = torch.autograd.grad(source, chosen, grads, retain_graph=True, is_grads_batched=True)
     except RuntimeError:  # an operation without a vectorised derivative
         each = [torch.autograd.grad(source, chosen, grad, retain_graph=True) for grad in grads]
         found = tuple(torch.stack(column) for column in zip(*each, strict=True))

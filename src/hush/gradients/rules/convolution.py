@@ -43,8 +43,10 @@ def _convolution(func: Callable[..., Tensor], dims: int) -> Callable[..., Any]:
         held = hold(input)
 
         def factor(layout: Layout, grad: Tensor) -> Outer:
-            patches = windows(held(), shape[2:], strides, steps, before, after, groups)
-            return Outer(_front(layout, patches), _front(layout, _by_group(grad, groups)), shape)
+            def unfold(x: Tensor) -> Tensor:
+                return _front(layout, windows(x, shape[2:], strides, steps, before, after, groups))
+
+            return Outer(held(), _front(layout, _by_group(grad, groups)), shape, unfold=unfold)
 
         tape.record(f"conv{dims}d", weight, w, output, factor)
         _record_bias(tape, bias, b, output, dims)
@@ -76,8 +78,12 @@ def _transposed(func: Callable[..., Tensor], dims: int) -> Callable[..., Any]:
 
         def factor(layout: Layout, grad: Tensor) -> Outer:
             x = held()
-            patches = windows(grad, shape[2:], strides, steps, pads, pads, groups, tuple(x.shape[2:]))
-            return Outer(_front(layout, patches), _front(layout, _by_group(x, groups)), shape)
+            places = tuple(x.shape[2:])
+
+            def unfold(dy: Tensor) -> Tensor:
+                return _front(layout, windows(dy, shape[2:], strides, steps, pads, pads, groups, places))
+
+            return Outer(grad, _front(layout, _by_group(x, groups)), shape, unfold=unfold)
 
         tape.record(f"conv_transpose{dims}d", weight, w, output, factor)
         _record_bias(tape, bias, b, output, dims)
