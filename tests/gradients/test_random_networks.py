@@ -1,4 +1,4 @@
-"""Networks nobody designed: random blocks, layouts and sharing, drawn from a seed. Engines must agree on all of them."""
+"""Networks nobody designed: random blocks, layouts and sharing, drawn from a seed. Engines must agree on all."""
 
 from __future__ import annotations
 

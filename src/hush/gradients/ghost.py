@@ -18,7 +18,7 @@ from torch import Tensor
 from hush.gradients.engines import ClippedSum, Groups, Losses, Memory, Weigh, count, one_loss_each, slots_of
 from hush.gradients.factors import Factor, Formed, formed, regroup, settle, squared_norms, weighted_sum
 from hush.gradients.layout import Layout
-from hush.gradients.placing import Idle, must_look, places, structure
+from hush.gradients.placing import Verdict, must_look, places, structure
 from hush.gradients.plain import per_example
 from hush.gradients.rules.common import Unfit, without_speed_warnings
 from hush.gradients.tape import Tape, Use
@@ -102,6 +102,9 @@ def _factors(
     key = structure(uses, parameters, n)
     grads, direct = _backward(values, uses, parameters, keep=must_look(uses, key, memory, tape.moved))
     layouts = places(values, uses, grads, n, key, memory)
+    if Verdict.MIXED in layouts:
+        name = uses[layouts.index(Verdict.MIXED)].name
+        return {}, dict.fromkeys(range(len(parameters)), f"examples meet or change places before the use in {name}")
     missed = {k: "it is used by code that can't be seen" for k, grad in enumerate(direct) if grad is not None}
     index = {id(p): k for k, p in enumerate(parameters)}
     behind: dict[int, list[int]] = {}
@@ -120,7 +123,7 @@ def _factors(
         grads[where] = None  # what isn't needed any more is let go
         left[id(use.source)] -= 1
         k = index.get(id(use.source))
-        if layout is Idle.IDLE and (grad is None or not bool(grad.any())):
+        if layout is Verdict.IDLE and (grad is None or not bool(grad.any())):
             continue
         try:
             if grad is None or not isinstance(layout, Layout):

@@ -4,7 +4,8 @@ Let g be the gradient of the sum of all losses at a use's output, and g_r that o
 examples separately and example i sits where a layout says, then `g_r = r_i g` there, and zero where `r_i = 0`. And if
 the rule is right, its gradients weighted by r add up to what autograd finds at the parameter's stand-in. Two choices of
 r (half of the examples zero, then the other half; the rest powers of two, which scale without rounding) test them all.
-A use that fails, or can't be told yet, takes the slower path in that call.
+A use that fails, or can't be told yet, takes the slower path in that call. Where a loss reaches other examples' places
+whatever the layout, all parameters take it: then every example is computed by itself, and nothing can mix.
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ from hush.gradients.layout import Layout, possible
 from hush.gradients.rules.common import Unfit
 from hush.gradients.tape import Use
 
-
-class Idle(Enum):
-    """A use whose output doesn't lead to the losses."""
-
-    IDLE = "idle"
+_GOLDEN = (5**0.5 - 1) / 2
 
 
-Place = Layout | Idle | None
+class Verdict(Enum):
+    """What else may be said of a use."""
+
+    IDLE = "its output doesn't lead to the losses"
+    MIXED = "an example's loss depends on what belongs to another, wherever examples are taken to be"
+
+
+Place = Layout | Verdict | None
 
 
 def structure(uses: list[Use], parameters: Sequence[Tensor], n: int) -> Any:
@@ -56,9 +60,9 @@ def must_look(uses: list[Use], key: Any, memory: Memory, moved: bool) -> bool:
 def places(
     values: Tensor, uses: list[Use], grads: list[Tensor | None], n: int, key: Any, memory: Memory
 ) -> list[Place]:
-    """Each use's layout; idle where no gradient arrives; None where nothing fits."""
+    """Each use's layout; None where nothing fits."""
     if not values.requires_grad:
-        return [Idle.IDLE] * len(uses)
+        return [Verdict.IDLE] * len(uses)
     known = memory.places.setdefault(key, {})
     if len(known) < len(uses):
         known |= _looked_for(values, uses, grads, n, [k for k in range(len(uses)) if k not in known])
@@ -71,6 +75,7 @@ def _looked_for(
 ) -> dict[int, Place]:
     fits = {k: possible(uses[k].shape, n) if _real(grads[k]) else [] for k in open_uses}
     unclear: set[int] = set()
+    mixed: set[int] = set()
     leaves = [k for k in open_uses if uses[k].stand_in is not None]
     wanted: list[Any] = [uses[k].edge for k in open_uses] + [uses[k].stand_in for k in leaves]
     idle = {k for k in open_uses if grads[k] is None}
@@ -85,15 +90,19 @@ def _looked_for(
                     fits[k] = []  # its gradient comes by another way than its output
             elif not _finite(whole) or not _finite(truth) or not (_any(whole) or _any(truth)):
                 unclear.add(k)
-            else:
+            elif fits[k]:
+                fits[k] = [layout for layout in fits[k] if _apart(layout, part, r)]
+                if not fits[k]:
+                    mixed.add(k)
                 fits[k] = [layout for layout in fits[k] if _fits(uses[k], layout, whole, part, truth, r)]
-    told: dict[int, Place] = {k: _only(fits[k], n) for k in open_uses if k not in unclear}
-    return told | dict.fromkeys(idle, Idle.IDLE)
+    several = {k for k in open_uses if len(fits[k]) > 1 and n > 1}  # with a single example all mean the same
+    told: dict[int, Place] = {k: next(iter(fits[k]), None) for k in open_uses if k not in unclear | several}
+    return told | dict.fromkeys(idle, Verdict.IDLE) | dict.fromkeys(mixed, Verdict.MIXED)
 
 
 def _unclear(grad: Tensor | None) -> Place:
     """Where nothing could be told: nothing is lost if nothing arrives."""
-    return None if _any(grad) else Idle.IDLE
+    return None if _any(grad) else Verdict.IDLE
 
 
 def _any(x: Tensor | None) -> bool:
@@ -108,25 +117,24 @@ def _finite(x: Tensor | None) -> bool:
     return x is None or bool(torch.isfinite(x).all())
 
 
-def _only(fits: list[Layout], n: int) -> Layout | None:
-    """The layout that fits; with a single example all that fit mean the same."""
-    return fits[0] if len(fits) == 1 or (fits and n == 1) else None
-
-
 def _probes(values: Tensor, n: int) -> list[Tensor]:
     number = torch.arange(n, device=values.device)
-    chosen = (number * 40503 // 64) % 2 == number % 2 if n > 3 else number % 2 == 0
-    sizes = torch.exp2((number * 7 // 2 % 4).to(values.dtype))
+    spread = (number.double() * _GOLDEN) % 1
+    chosen = spread < 0.5  # neighbours mostly apart
+    sizes = torch.exp2((spread * 8 % 4).floor()).to(values.dtype)
     if n == 1:
         return [sizes]
     return [torch.where(chosen, sizes, 0), torch.where(chosen, 0, sizes)]
 
 
+def _apart(layout: Layout, part: Tensor, r: Tensor) -> bool:
+    """Whether nothing arrives at examples that have no share in the loss."""
+    return not bool((layout.first(part)[r == 0] != 0).any())
+
+
 def _fits(use: Use, layout: Layout, whole: Tensor, part: Tensor, truth: Tensor | None, r: Tensor) -> bool:
     here, there = (layout.first(x).reshape(len(r), -1) for x in (whole, part))
     weights = r.to(here.dtype)
-    if bool((there[r == 0] != 0).any()):
-        return False
     half = whole.dtype in (torch.bfloat16, torch.float16)
     tolerance, eps = 5e-2 if half else 1e-3, torch.finfo(whole.dtype).eps
     sizes = torch.linalg.vector_norm(here, dim=1, dtype=_at_least_float(here))

@@ -146,7 +146,7 @@ def _every_use_is_seen(parameters: Sequence[Tensor], losses: Losses, example: Se
     replacements = {id(p): p.detach().requires_grad_() for p in parameters}
     with torch.compiler.set_stance("force_eager"), torch.random.fork_rng(devices=_devices(parameters)):
         with _Substitute(replacements):
-            value = losses(*example).sum()
+            value = one_loss_each(losses(*example), 1).sum()
         if not value.requires_grad:
             return True
         grads = torch.autograd.grad(value, list(parameters), allow_unused=True)
