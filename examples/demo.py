@@ -3,6 +3,9 @@
 1,437 of the 1,797 images are the private records; (epsilon, delta) = (3, 1e-4).  `make demo` runs this; the model, its
 ledger and the picture of what an attacker can do go to demo/.  `--seeds 5` trains five times, each on its own split,
 and prints the mean (with seeds for keys, so without any privacy).
+
+The learning rate and the network were chosen on these digits, which are public.  On private records such a search costs
+privacy as well.
 """
 
 from __future__ import annotations
@@ -45,12 +48,12 @@ def digits(seed: int) -> Split:
     images, labels = load_digits(return_X_y=True)
     train, test = train_test_split(np.arange(len(labels)), train_size=RECORDS, random_state=seed, stratify=labels)
     x = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16  # a pixel is a number from 0 to 16
-    x, y = 2 * (x - 0.3), torch.tensor(labels)
+    x, y = 2 * x - 1, torch.tensor(labels)
     return Split(x[train], y[train], x[test], y[test])
 
 
 def network() -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10))
+    return nn.Sequential(nn.Conv2d(1, 16, 5, padding=2), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 10))
 
 
 def accuracy(model: nn.Module, split: Split) -> float:
@@ -60,12 +63,10 @@ def accuracy(model: nn.Module, split: Split) -> float:
 
 def train_privately(split: Split, progress: Progress, ledger: Path | None, key: hush.Key | None) -> hush.Private:
     """Few steps on half the records each: large batches carry most signal per unit of noise."""
-    plan = hush.Plan(
-        records=RECORDS, batch=RECORDS / 2, steps=60, epsilon=EPSILON, delta=DELTA, clip=hush.Normalised(1.0, 0.1)
-    )
+    plan = hush.Plan(records=RECORDS, batch=RECORDS / 2, steps=50, epsilon=EPSILON, delta=DELTA, clip=hush.Normalised())
     model = network()
-    optimiser = torch.optim.SGD(model.parameters(), lr=5.6)
-    private = hush.Private(model, optimiser, plan, ledger=ledger, key=key, average=hush.Average(0.8))
+    optimiser = torch.optim.SGD(model.parameters(), lr=8.0)
+    private = hush.Private(model, optimiser, plan, ledger=ledger, key=key, average=hush.Average(0.9))
 
     def losses(x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(model(x), y, reduction="none")

@@ -22,25 +22,26 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hush import averaging, noise
 from hush.accounting import ADD_REMOVE
+from hush.arguments import check_optimiser, check_size, engine_of, key_of
 from hush.averaging import Average
 from hush.batches import Batch
 from hush.batches import batches as drawn_batches
 from hush.clipping import votes
-from hush.gradients import Auto, Engine, Grouped, Memory, clipped_sum, refuse
+from hush.gradients import Engine, Memory, clipped_sum, refuse
 from hush.gradients.check import named
 from hush.keys import Key
 from hush.ledger import BudgetExceededError, Ledger, Spent
+from hush.local import Local
 from hush.optim import AdamBC
 from hush.plan import Plan
 from hush.precision import Watch, unit_roundoff
@@ -48,30 +49,6 @@ from hush.rounding import rounding_margin
 from hush.sources import Collate, source
 from hush.spending import Spending, open_ledger
 from hush.units import Records, Users
-
-
-@dataclass(frozen=True, eq=False)
-class Local:
-    """What a step saw of its sample: LOCAL ONLY, not paid for.  Look, but don't publish it or choose by it."""
-
-    losses: Tensor = field(default_factory=lambda: torch.empty(0))
-    norms: Tensor = field(default_factory=lambda: torch.empty(0, 1))
-    limits: tuple[float, ...] = ()
-
-    @property
-    def size(self) -> int:
-        """How many examples the step saw."""
-        return len(self.losses)
-
-    @property
-    def loss(self) -> float:
-        """Their mean loss; NaN for an empty batch."""
-        return float(self.losses.float().mean())
-
-    @property
-    def clipped(self) -> float:
-        """The share of units that were clipped in any group; NaN for an empty batch."""
-        return float((self.norms > self.norms.new_tensor(self.limits)).any(dim=1).float().mean())
 
 
 class Private:
@@ -102,10 +79,10 @@ class Private:
         average: Average | None = None,
     ) -> None:
         refuse(model)
-        _check_optimiser(optimiser, scheduler)
+        check_optimiser(optimiser, scheduler)
         self.model, self.optimiser, self.plan, self.scheduler = model, optimiser, plan, scheduler
-        self.key = _key(key, secure)
-        self.engine = _engine(engine, plan)
+        self.key = key_of(key, secure)
+        self.engine = engine_of(engine, plan)
         self.microbatch = microbatch
         self.average = average
         self.averages = averaging.start(list(model.parameters())) if average is not None else []
@@ -182,7 +159,7 @@ class Private:
         if drawn is None:
             raise ValueError("A step needs a batch of its own; take one from batches() for every step.")
         leaves, shape = tree_flatten(batch)
-        _check_size(leaves, len(drawn.draw))
+        check_size(leaves, len(drawn.draw))
         flat = len(leaves) == len(batch) and all(a is b for a, b in zip(leaves, batch, strict=True))
         on_leaves = losses if flat else self._on_leaves(losses, shape)
         self._watch.look(on_leaves, leaves, len(drawn.draw))
@@ -346,36 +323,3 @@ class Private:
 
 def _later(step: int) -> None:
     """Workers read ahead; a step is charged when its batch is handed out, before anything can be computed from it."""
-
-
-def _key(key: Key | None, secure: bool) -> Key:
-    if key is None:
-        return Key.fresh(secure)
-    return Key(key.secret, True, key.seed) if secure and not key.secure else key
-
-
-def _engine(engine: Engine | None, plan: Plan) -> Engine:
-    if plan.grouped is not None:
-        if engine is not None and engine != Grouped(plan.grouped):
-            raise ValueError(f"The plan clips groups of {plan.grouped}; leave the engine to it.")
-        return Grouped(plan.grouped)
-    if isinstance(engine, Grouped):
-        raise ValueError(f"Groups change the sensitivity, so they belong to the plan: Plan(grouped={engine.size}).")
-    return engine if engine is not None else Auto()
-
-
-def _check_optimiser(optimiser: Optimizer, scheduler: Any) -> None:
-    if isinstance(optimiser, torch.optim.LBFGS):
-        raise ValueError("LBFGS evaluates the loss several times a step, which isn't paid for; use another optimiser.")
-    if isinstance(scheduler, ReduceLROnPlateau):
-        raise ValueError(
-            "ReduceLROnPlateau looks at a loss that isn't paid for; use a scheduler that is fixed in advance."
-        )
-
-
-def _check_size(leaves: Sequence[Any], size: int) -> None:
-    sizes = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0}
-    if sizes - {size}:
-        raise ValueError(
-            f"The batch has {sorted(sizes)} examples and {size} were drawn; give step the batch as it came."
-        )

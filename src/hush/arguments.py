@@ -1,0 +1,48 @@
+"""What `Private` is given, made ready or refused in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from hush.gradients import Auto, Engine, Grouped
+from hush.keys import Key
+from hush.plan import Plan
+
+
+def key_of(key: Key | None, secure: bool) -> Key:
+    if key is None:
+        return Key.fresh(secure)
+    return Key(key.secret, True, key.seed) if secure and not key.secure else key
+
+
+def engine_of(engine: Engine | None, plan: Plan) -> Engine:
+    if plan.grouped is not None:
+        if engine is not None and engine != Grouped(plan.grouped):
+            raise ValueError(f"The plan clips groups of {plan.grouped}; leave the engine to it.")
+        return Grouped(plan.grouped)
+    if isinstance(engine, Grouped):
+        raise ValueError(f"Groups change the sensitivity, so they belong to the plan: Plan(grouped={engine.size}).")
+    return engine if engine is not None else Auto()
+
+
+def check_optimiser(optimiser: Optimizer, scheduler: Any) -> None:
+    if isinstance(optimiser, torch.optim.LBFGS):
+        raise ValueError("LBFGS evaluates the loss several times a step, which isn't paid for; use another optimiser.")
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ValueError(
+            "ReduceLROnPlateau looks at a loss that isn't paid for; use a scheduler that is fixed in advance."
+        )
+
+
+def check_size(leaves: Sequence[Any], size: int) -> None:
+    sizes = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0}
+    if sizes - {size}:
+        raise ValueError(
+            f"The batch has {sorted(sizes)} examples and {size} were drawn; give step the batch as it came."
+        )
