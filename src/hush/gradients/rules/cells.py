@@ -125,9 +125,36 @@ def sweep(
     at_output = zero.expand(time, n, h0.shape[-1])
     c0 = fed.new_zeros(()) if c0 is None else c0
     weights = [None if w is None else w.detach() for w in (w_state, b_state, w_out)]
+    if _fuses(cell, fed, h0, w_out):
+        return (*_fused(cell, fed, at_state, h0, c0, weights[0], weights[1]), at_state, at_output)
     run: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Sweep.apply
     states, outputs, memory = run(cell, fed, at_state, at_output, h0, c0, *weights)
     return states, outputs, memory, at_state, at_output
+
+
+def _fuses(cell: Cell, fed: Tensor, h0: Tensor, w_out: Tensor | None) -> bool:
+    """Whether the GPU's kernels take this sweep."""
+    if not fed.is_cuda or fed.dtype != torch.float32 or w_out is not None or not isinstance(cell, LSTM | GRU):
+        return False
+    try:
+        from hush.gradients.rules import fused
+    except ImportError:
+        return False
+    return h0.shape[-1] <= fused.MOST_HIDDEN and h0.dtype == torch.float32
+
+
+def _fused(
+    cell: Cell, fed: Tensor, at_state: Tensor, h0: Tensor, c0: Tensor, w: Tensor | None, b: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    from hush.gradients.rules import fused
+
+    if isinstance(cell, LSTM):
+        lstm: Callable[..., tuple[Tensor, Tensor]] = fused.LSTMSweep.apply
+        states, memory = lstm(fed, at_state, h0, c0, w, b)
+        return states, states.detach(), memory
+    gru: Callable[..., Tensor] = fused.GRUSweep.apply
+    states = gru(fed, at_state, h0, w, b)
+    return states, states.detach(), fed.new_zeros(())
 
 
 class _Sweep(torch.autograd.Function):
