@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hush.gradients.engines import Losses, count, pick
+from hush.gradients.tape import tensors_in
 
 _MIXES = (
     "{name} ({kind}) mixes the examples of a batch, so no example's gradient can be bounded alone; "
@@ -114,7 +115,9 @@ def _reason(module: nn.Module) -> str | None:
 def _output_sums(model: nn.Module) -> Losses:
     def losses(*batch: Any) -> Tensor:
         output = model(*batch)
-        first = output if isinstance(output, Tensor) else next(x for x in output if isinstance(x, Tensor))
+        first = next((x for x in tensors_in((output,)) if x.is_floating_point()), None)
+        if first is None:
+            raise ValueError("The model's output holds no tensor of floating-point numbers; give `losses` to check it.")
         return first.flatten(1).sum(1) if first.dim() > 1 else first
 
     return losses
