@@ -204,3 +204,29 @@ def test_the_words_never_promise_less_epsilon_than_is_certified() -> None:
 def test_a_plan_is_made_without_torch() -> None:
     code = "import sys, hush.plan; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# What is released beside the steps
+
+
+def test_a_plan_counts_what_is_released_beside_it() -> None:
+    beside = Gaussian(4.0).poisson(0.5)
+    numbers = {"records": 1000, "batch": 100, "steps": 200, "epsilon": 2.0, "delta": 1e-5}
+    alone, joined = Plan(**numbers), Plan(**numbers, beside=beside)
+    assert joined.noise_multiplier > alone.noise_multiplier
+    assert joined.mechanism == compose([*joined.charges(0, 200), (beside, 1)])
+    assert 1.99 < joined.promise().upper <= 2.0
+    assert Plan.from_json(joined.to_json()) == joined
+    assert "Beside them" in str(joined)
+
+
+def test_a_plan_found_by_its_length_leaves_room_for_what_is_beside_it() -> None:
+    beside = Gaussian(4.0).poisson(0.5)
+    numbers = {"records": 1000, "batch": 100, "noise_multiplier": 2.0, "epsilon": 2.0, "delta": 1e-5}
+    assert Plan(**numbers, beside=beside).steps < Plan(**numbers).steps
+    assert Plan(**numbers, beside=beside).promise().upper <= 2.0
+
+
+def test_what_is_beside_a_plan_has_the_plans_relation() -> None:
+    with pytest.raises(ValueError, match="sample both the same way"):
+        Plan(records=100, batch=10, steps=5, noise_multiplier=1.0, beside=Gaussian(4.0, REPLACE_ONE))

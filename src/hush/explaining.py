@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hush.accounting import ADD_REMOVE, compose
+from hush.accounting import ADD_REMOVE
 from hush.sampling import Poisson, Uniform
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def _computation(plan: Plan) -> str:
     noise = f"Gaussian noise of {plan.noise_multiplier:.4g} times the sensitivity"
     if plan.noise_profile is not None:
         noise += f" (times {plan.noise_profile})"
-    return f"{plan.steps:,} steps: {sample}; for {who}, {plan.clip}; {noise}."
+    beside = "" if plan.beside is None else f" Beside them, from the same records: {plan.beside.describe()}."
+    return f"{plan.steps:,} steps: {sample}; for {who}, {plan.clip}; {noise}.{beside}"
 
 
 def _promise(plan: Plan) -> str:
@@ -44,7 +45,7 @@ def _promise(plan: Plan) -> str:
 
 def _price(plan: Plan) -> str:
     def cost(steps: int, noise: float) -> str:
-        scaled = plan._with_noise(plan.noise_multiplier * noise) if noise != 1 else compose(plan.charges(0, steps))
+        scaled = plan._with_noise(plan.noise_multiplier * noise) if noise != 1 else plan._of_steps(steps)
         return _rounded_up(scaled.epsilon(plan._delta).upper)
 
     return (

@@ -45,6 +45,8 @@ class Plan:
     sampling          how a step's sample is drawn
     unit              who is protected: 'record', or what shares an id in `batches(users=...)`, such as 'user'
     grouped           clip groups of about this many units together instead of each (the papers' microbatches)
+    beside            what else is released from the same records in this run, such as `hush.methods.pca`'s directions;
+                      the promise and the calibration count it
     """
 
     records: int
@@ -58,6 +60,7 @@ class Plan:
     sampling: Sampler
     unit: str
     grouped: int | None
+    beside: Mechanism | None
 
     def __init__(
         self,
@@ -74,6 +77,7 @@ class Plan:
         sampling: Sampler | None = None,
         unit: str = "record",
         grouped: int | None = None,
+        beside: Mechanism | None = None,
     ) -> None:
         sampling = Poisson() if sampling is None else sampling
         check_sampler(sampling)
@@ -82,6 +86,7 @@ class Plan:
             raise ValueError(f"The unit is a word for who is protected, such as 'record' or 'user', got {unit!r}.")
         self._set(records=int(records), batch=int(batch) if batch == int(batch) else float(batch), sampling=sampling)
         self._set(clip=clip if isinstance(clip, Clipping) else Flat(clip), noise_profile=noise_profile, unit=unit)
+        self._set_beside(beside)
         self._set_groups(grouped)
         self._set_target(epsilon, delta)
         if epochs is not None:
@@ -168,8 +173,8 @@ class Plan:
 
     @property
     def mechanism(self) -> Mechanism:
-        """The whole run."""
-        return compose(self.charges(0, self.steps))
+        """The whole run, with what is released beside its steps."""
+        return self._of_steps(self.steps)
 
     def promise(self, delta: float | None = None) -> Bounds:
         """The certified epsilon of the whole run; quote its upper end."""
@@ -185,6 +190,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         plain["clip"] = self.clip.to_dict()
+        plain["beside"] = None if self.beside is None else self.beside.to_dict()
         plain["sampling"] = type(self.sampling).__name__.lower()
         plain["noise_profile"] = None if self.noise_profile is None else [list(p) for p in self.noise_profile.pieces]
         return plain
@@ -203,6 +209,7 @@ class Plan:
         valued = {
             "clip": Clipping.from_dict(data["clip"]),
             "sampling": _SAMPLERS[data["sampling"]](),
+            "beside": None if data["beside"] is None else Mechanism.from_dict(data["beside"]),
             "noise_profile": None if profile is None else Schedule(*map(tuple, profile)),
         }
         return Plan(**(data | valued))
@@ -236,6 +243,11 @@ class Plan:
         corners = self._corners(steps.start, steps.stop)[:-1]
         return self.noise_multiplier * min(profile.at(step) for step in corners)
 
+    def _of_steps(self, count: int) -> Mechanism:
+        """The run, had it so many steps."""
+        besides = () if self.beside is None else ((self.beside, 1),)
+        return compose((*besides, *self.charges(0, count)))
+
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -248,6 +260,14 @@ class Plan:
             if self.unit != "record":
                 raise ValueError(f"Groups are made of single records; clip {self.unit} by {self.unit} without groups.")
         self._set(grouped=size)
+
+    def _set_beside(self, beside: Mechanism | None) -> None:
+        if beside is not None and beside.neighbours != self.neighbours:
+            raise ValueError(
+                f"What is released beside the training is stated for {beside.relation} and its sampling for "
+                f"{self.neighbours.value}; sample both the same way."
+            )
+        self._set(beside=beside)
 
     def _set_target(self, epsilon: float | None, delta: float | None) -> None:
         if epsilon is not None:
@@ -275,7 +295,7 @@ class Plan:
         if self.epsilon is None or self.delta is None:
             return
         if steps is None:
-            whole = lambda count: compose(self.charges(0, count * self._steps_per_epoch))  # noqa: E731
+            whole = lambda count: self._of_steps(count * self._steps_per_epoch)  # noqa: E731
             self._set(steps=calibrate.steps(whole, self.epsilon, self.delta) * self._steps_per_epoch)
         elif noise is None:
             self._set(noise_multiplier=calibrate.noise(self._with_noise, self.epsilon, self.delta))

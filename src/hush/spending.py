@@ -48,6 +48,12 @@ class Spending:
                 self._first, self._end = step, step + count
                 return
 
+    def charge_beside(self, release: Mechanism) -> None:
+        """When this returns, a release that isn't a step is in the ledger; one that the plan counts in `beside`."""
+        if self._first != self._end:
+            raise ValueError("A block of steps is in hand; release what lies beside the steps before or after them.")
+        self.ledger.reserve(self.run, -1, release, 1)
+
     def close(self, step: int) -> str:
         """Give back what was reserved from `step` on, the first that was not drawn; returns the run's mark."""
         if self._first == self._end:
