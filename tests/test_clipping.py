@@ -9,7 +9,7 @@ import torch
 
 from hush.accounting import Gaussian
 from hush.clipping import Adaptive, Clipping, Flat, Normalised, PerLayer, votes
-from hush.rounding import BFLOAT16, FLOAT32, rounding_margin
+from hush.rounding import BFLOAT16, FLOAT32, rounding_margin, summed_at_once
 from hush.schedules import Schedule
 
 NAMES = ["body.0.weight", "body.0.bias", "body.1.weight", "head.weight", "scale"]
@@ -187,6 +187,16 @@ def test_the_margin_is_small_and_grows_with_batch_and_coarseness() -> None:
     assert rounding_margin(256) < 1e-3
     assert rounding_margin(256) < rounding_margin(4096) < 0.02
     assert rounding_margin(256, BFLOAT16) == pytest.approx(rounding_margin(256) + 2**-8)
-    assert rounding_margin(100_000, chain=256) < 0.2
-    with pytest.raises(ValueError, match="smaller microbatch"):
-        rounding_margin(100_000)
+    assert rounding_margin(50_000) < 0.25
+    with pytest.raises(ValueError, match="too large for float32"):
+        rounding_margin(1_000_000)
+
+
+def test_large_batches_are_summed_in_parts_of_bounded_number_and_size() -> None:
+    assert summed_at_once(256, None) is None
+    assert summed_at_once(256, 1) == 1
+    assert summed_at_once(60_000, None) == 4096
+    assert summed_at_once(60_000, 10_000) == 4096
+    assert summed_at_once(60_000, 100) == 100
+    with pytest.raises(ValueError, match="at least 16"):
+        summed_at_once(60_000, 10)

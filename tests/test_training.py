@@ -315,8 +315,8 @@ def test_microbatches_change_neither_sample_nor_noise_nor_ledger() -> None:
         train(private, (x.double(), y))
         found.append((weights(model), private.threshold, private.spent()))
     for other in found[1:]:
-        # the margin for rounding differs with the microbatch, by parts in a million
-        assert torch.allclose(found[0][0], other[0], rtol=1e-4, atol=1e-6)
+        assert torch.allclose(found[0][0], other[0], rtol=1e-9, atol=1e-12)
+        assert found[0][1] == pytest.approx(other[1], rel=1e-12)
         assert other[2] == found[0][2]
 
 
@@ -413,6 +413,15 @@ def test_two_loops_at_once_are_refused() -> None:
     with pytest.raises(ValueError, match="Another loop"):
         next(one)
     assert private.steps_done == 2
+
+
+def test_a_loop_begun_late_goes_on_where_the_run_is_and_repeats_no_step() -> None:
+    model = make()
+    private = Private(model, sgd(model), Plan(records=RECORDS, batch=20, steps=9, noise_multiplier=1.0))
+    late = private.batches(data())
+    train(private, data(), steps=4)
+    next(late)
+    assert private.steps_done == 5
 
 
 def test_a_run_may_be_cut_into_parts() -> None:

@@ -10,7 +10,11 @@ TF32 = 2.0**-10
 """Unit roundoffs: of a float32, of a bfloat16, and of a product both of whose factors were rounded to TF32."""
 
 
-def rounding_margin(batch: float, compute: float = FLOAT32, chain: float | None = None) -> float:
+LONGEST = 4096
+"""So many float32 gradients are added up in a row at most."""
+
+
+def rounding_margin(batch: float, compute: float = FLOAT32) -> float:
     """The share of the threshold kept free, so that rounding can't carry the sum beyond its sensitivity.
 
     Compare the computed sums S and S' of neighbouring data sets.  In exact arithmetic they differ by one unit's
@@ -27,13 +31,36 @@ def rounding_margin(batch: float, compute: float = FLOAT32, chain: float | None 
 
         margin = 64 u + compute + 2 B g u.
 
-    `chain` is n where fewer than B units are summed in float32 before a float64 sum takes over.
+    Batches beyond 4096 are summed in parts and the parts' sums added up (`summed_at_once`): n = 4096 + B/4096.
+    The margin depends on public numbers alone, and not on how the work is cut into microbatches.
     """
-    largest = batch + 10 * math.sqrt(batch)
-    growth = 1 + math.sqrt(min(largest, chain or largest)) / 2
+    largest = _largest(batch)
+    growth = 1 + math.sqrt(min(largest, LONGEST + largest / LONGEST)) / 2
     margin = 64 * FLOAT32 + (compute if compute > FLOAT32 else 0.0) + 2 * largest * growth * FLOAT32
     if margin >= 0.5:
         raise ValueError(
-            f"Float32 sums of {batch:g} gradients in one go can't keep the bound; give a smaller microbatch."
+            f"Batches of {batch:g} are too large for float32 sums to keep the bound; take smaller ones."
         )
     return margin
+
+
+def summed_at_once(batch: float, microbatch: int | None) -> int | None:
+    """How many examples are summed at once: as wanted, within what the margin counts on.
+
+    m in a row and then B/m sums in a row are no worse than 4096 and B/4096, as long as B/4096 <= m <= 4096.
+    """
+    largest = _largest(batch)
+    if largest <= LONGEST:
+        return microbatch
+    least = math.ceil(largest / LONGEST)
+    if microbatch is not None and microbatch < least:
+        raise ValueError(
+            f"With batches of {batch:g}, {microbatch} examples at once are too few to add up safely in float32; "
+            f"give a microbatch of at least {least}."
+        )
+    return min(microbatch or LONGEST, LONGEST)
+
+
+def _largest(batch: float) -> float:
+    """The largest batch to be expected: ten standard deviations above the mean of a Poisson batch."""
+    return batch + 10 * math.sqrt(batch)

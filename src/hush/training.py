@@ -45,7 +45,7 @@ from hush.local import Local
 from hush.optim import AdamBC
 from hush.plan import Plan
 from hush.precision import Watch, unit_roundoff
-from hush.rounding import rounding_margin
+from hush.rounding import rounding_margin, summed_at_once
 from hush.sources import Collate, source
 from hush.spending import Spending, open_ledger
 from hush.units import Records, Users
@@ -83,7 +83,7 @@ class Private:
         self.model, self.optimiser, self.plan, self.scheduler = model, optimiser, plan, scheduler
         self.key = key_of(key, secure)
         self.engine = engine_of(engine, plan)
-        self.microbatch = microbatch
+        self.microbatch = summed_at_once(plan.batch, microbatch)
         self.average = average
         self.averages = averaging.start(list(model.parameters())) if average is not None else []
         self.threshold = plan.clip.start()
@@ -119,12 +119,13 @@ class Private:
         """
         records = source(data, collate)
         population = self._population(records.records, users)
-        end = self.plan.steps if steps is None else min(self.plan.steps, self.steps_done + steps)
-        return self._read(records, population, range(self.steps_done, end), workers)
+        return self._read(records, population, self.plan.steps if steps is None else steps, workers)
 
-    def _read(self, records: Any, population: Records | Users, steps: range, workers: int) -> Iterator[Any]:
+    def _read(self, records: Any, population: Records | Users, count: int, workers: int) -> Iterator[Any]:
         me = self._reader = object()
         key = self.key
+        # which steps these are is settled now, at the first batch: a step's coins and noise are never used twice
+        steps = range(self.steps_done, min(self.plan.steps, self.steps_done + count))
         batches = drawn_batches(
             records, steps, lambda step: self.plan.draw(key, step, population), charge=_later, key=key, workers=workers
         )
@@ -171,8 +172,7 @@ class Private:
 
         def limits() -> tuple[float, ...]:
             compute = max(self._watch.roundoff, unit_roundoff(parameters))
-            chain = None if self.microbatch is None else self.microbatch + plan.batch / self.microbatch
-            margin = rounding_margin(plan.batch, compute, chain)
+            margin = rounding_margin(plan.batch, compute)
             return tuple(threshold * (1 - margin) for threshold in thresholds)
 
         found = clipped_sum(
