@@ -38,9 +38,7 @@ def rounding_margin(batch: float, compute: float = FLOAT32) -> float:
     growth = 1 + math.sqrt(min(largest, LONGEST + largest / LONGEST)) / 2
     margin = 64 * FLOAT32 + (compute if compute > FLOAT32 else 0.0) + 2 * largest * growth * FLOAT32
     if margin >= 0.5:
-        raise ValueError(
-            f"Batches of {batch:g} are too large for float32 sums to keep the bound; take smaller ones."
-        )
+        raise ValueError(f"Batches of {batch:g} are too large for float32 sums to keep the bound; take smaller ones.")
     return margin
 
 
