@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
@@ -76,7 +77,7 @@ class Tape(TorchFunctionMode):
             if func in _SPREADING and any(self.is_source(tensor) for tensor in tensors):
                 result = self._recorded(func, args, kwargs, fallback=result)
             return result
-        if not self.moved and self.is_data(tensors[0]):
+        if not self.moved and self.is_data(tensors[1 if func is F.embedding else 0]):  # looking words up moves nothing
             self.moved = moves_examples(func, args, kwargs, self.examples)
         if torch.is_grad_enabled() and any(self.is_source(tensor) for tensor in tensors):
             result = self._recorded(func, args, kwargs)

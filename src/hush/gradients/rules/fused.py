@@ -2,7 +2,7 @@
 
 A block of examples stays with one multiprocessor for the whole sequence: the state's weights live in its registers, the
 state never leaves it, and a time step costs one small matrix product instead of a dozen launches. Products are
-three-fold tf32, which keeps float32's accuracy. Used for float32 on CUDA with up to 128 hidden units; elsewhere
+three-fold tf32, which keeps float32's accuracy. Used for float32 on CUDA with up to 64 hidden units; elsewhere
 `cells.py` does the same work.
 """
 
@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 _BLOCK = 16  # examples a program: the smallest tile of the matrix units
-MOST_HIDDEN = 128
+MOST_HIDDEN = 64
 
 
 @triton.jit
@@ -214,7 +214,7 @@ def _gru_backward(
 
 def _launch(kernel: Any, n: int, size: int, *arguments: Any) -> None:
     width = max(16, triton.next_power_of_2(size))
-    warps = 4 if width <= 32 else 8 if width <= 64 else 16
+    warps = 4 if width <= 32 else 8
     kernel[(triton.cdiv(n, _BLOCK),)](*arguments, size, width, _BLOCK, num_warps=warps)
 
 
