@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from agreement import Net, assert_agree, parameter, slower
+from agreement import Net, assert_agree, assert_same, parameter, run, slower
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
+
+from hush.gradients import Ghost, Loop
 
 N = 5
 USERS = torch.tensor([0, 1, 0, 2, 1])
@@ -344,3 +346,64 @@ class TestFunctional:
             k=nn.Linear(6, 3),
         )
         each_way(model, torch.randn(N, T, 4))
+
+    @pytest.mark.parametrize("windows", [2, 5])
+    def test_examples_folded_with_windows(self, windows: int) -> None:
+        def forward(s: Any, x: Tensor) -> Tensor:
+            parts = x.reshape(-1, 3, 4)
+            parts = parts + s.a(parts, parts, parts, need_weights=False)[0]
+            parts = s.r(s.n(parts))[0]
+            return s.o(parts.reshape(x.shape[0], -1, 4).mean(1))
+
+        model = Net(
+            forward,
+            a=nn.MultiheadAttention(4, 2, batch_first=True),
+            n=nn.LayerNorm(4),
+            r=nn.GRU(4, 4, batch_first=True),
+            o=nn.Linear(4, 3),
+        )
+        each_way(model, torch.randn(N, 3 * windows, 4))
+
+
+class TestAutocast:
+    """In bfloat16 the layers stay on the fast path and agree to its rounding."""
+
+    @pytest.mark.parametrize("kind", ["convolution", "transformer", "recurrent", "raw"])
+    def test_layers_stay_fast(self, kind: str) -> None:
+        x = torch.randn(N, 6, 8)
+        models: dict[str, nn.Module] = {
+            "convolution": nn.Sequential(
+                nn.Conv1d(6, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(24, 3)
+            ),
+            "transformer": Net(
+                lambda s, x: s.o(s.n(s.e(s.a(x))).mean(1)),
+                a=nn.Linear(8, 8),
+                e=nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
+                n=nn.LayerNorm(8),
+                o=nn.Linear(8, 3),
+            ),
+            "recurrent": Net(
+                lambda s, x: s.o(s.r(s.a(x))[0].mean(1)),
+                a=nn.Linear(8, 8),
+                r=nn.LSTM(8, 4, batch_first=True),
+                o=nn.Linear(4, 3),
+            ),
+            "raw": Net(
+                lambda s, x: torch.einsum("ni,ij->nj", s.a(x).mean(1) * s.g + s.b, s.w),
+                a=nn.Linear(8, 8),
+                g=parameter(8),
+                b=parameter(8),
+                w=parameter(8, 3),
+            ),
+        }
+        model = models[kind]
+
+        def losses(x: Tensor, y: Tensor) -> Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return F.cross_entropy(model(x), y, reduction="none")
+
+        batch = (x, labels())
+        found, reference = run(model, losses, batch, Ghost()), run(model, losses, batch, Loop())
+        assert slower(found.notes) == []
+        assert {s.dtype for s in found.sums} == {torch.float32}
+        assert_same(found, reference, 2e-2)

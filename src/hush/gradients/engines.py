@@ -116,7 +116,8 @@ def clipped_sum(
     parts = _parts(n, units, microbatch)
     if n == 0:
         return _nothing(parameters, groups)
-    found = [_part(parameters, losses, batch, groups, weigh, units, engine, memory, part) for part in parts]
+    with torch.enable_grad():
+        found = [_part(parameters, losses, batch, groups, weigh, units, engine, memory, part) for part in parts]
     if versions != [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]:
         raise ValueError(
             "The loss function writes into its batch, which it may be given again; let it copy what it changes."

@@ -14,6 +14,8 @@ class Order(Enum):
     SECOND = "examples second"
     MAJOR = "examples folded into the first dimension, positions inside"
     MINOR = "examples folded into the first dimension, inside the positions"
+    SECOND_MAJOR = "examples folded into the second dimension, positions inside"
+    SECOND_MINOR = "examples folded into the second dimension, inside the positions"
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,11 @@ class Layout:
         """`[examples, ...]`; folded orders gain a dimension of positions."""
         if self.order is Order.FIRST:
             return x
+        if self.order in (Order.SECOND, Order.SECOND_MAJOR, Order.SECOND_MINOR):
+            x = x.transpose(0, 1)
         if self.order is Order.SECOND:
-            return x.transpose(0, 1)
-        if self.order is Order.MAJOR:
+            return x
+        if self.order in (Order.MAJOR, Order.SECOND_MAJOR):
             outside: Tensor = x.unflatten(0, (self.examples, -1))
             return outside
         inside: Tensor = x.unflatten(0, (-1, self.examples))
@@ -37,7 +41,7 @@ class Layout:
 
     @property
     def folded(self) -> bool:
-        return self.order in (Order.MAJOR, Order.MINOR)
+        return self.order not in (Order.FIRST, Order.SECOND)
 
 
 def possible(shape: torch.Size, examples: int) -> list[Layout]:
@@ -47,6 +51,13 @@ def possible(shape: torch.Size, examples: int) -> list[Layout]:
         found.append(Order.FIRST)
     if len(shape) > 1 and shape[1] == examples:
         found.append(Order.SECOND)
-    if len(shape) > 0 and examples > 0 and shape[0] != examples and shape[0] % examples == 0 and shape[0] > 0:
+    if len(shape) > 0 and _holds(shape[0], examples):
         found += [Order.MAJOR, Order.MINOR]
+    if len(shape) > 2 and _holds(shape[1], examples):
+        found += [Order.SECOND_MAJOR, Order.SECOND_MINOR]
     return [Layout(order, examples) for order in found]
+
+
+def _holds(size: int, examples: int) -> bool:
+    """Whether examples and positions may share a dimension of this size."""
+    return examples > 0 and size > examples and size % examples == 0

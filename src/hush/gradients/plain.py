@@ -160,7 +160,9 @@ def _devices(tensors: Sequence[Tensor]) -> list[torch.device]:
 def _gradient(parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
     n = next(x.shape[0] for x in batch if isinstance(x, Tensor))
     value = one_loss_each(losses(*batch), n)
-    grads = torch.autograd.grad(value.sum(), list(parameters), allow_unused=True)
+    grads: Sequence[Tensor | None] = [None] * len(parameters)
+    if value.requires_grad:
+        grads = torch.autograd.grad(value.sum(), list(parameters), allow_unused=True)
     filled = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, grads, strict=True)]
     return value.detach(), [wide(g.to_dense() if g.is_sparse else g) for g in filled]
 

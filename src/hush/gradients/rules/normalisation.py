@@ -113,9 +113,8 @@ def _record(
         x = held()
         if x.shape != grad.shape:
             raise Unfit("its input has another shape than its output")
-        normalised = normalise(x)
-        if normalised.dtype != grad.dtype:
-            normalised, grad = normalised.float(), grad.float()
+        wider = torch.promote_types(x.dtype, grad.dtype)  # autocast normalises in single precision
+        normalised, grad = normalise(x.to(wider)), grad.to(wider)
         return reshaped(summed(layout, normalised * grad, shape), weight)
 
     def shift(layout: Layout, grad: Tensor) -> Formed:
