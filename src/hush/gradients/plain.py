@@ -27,8 +27,8 @@ def loop(
     """Each unit's gradient by itself, clipped and added. The reference that the other engines are held against."""
     sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in parameters]
     all_norms, values = [], []
-    for members in _members(batch, units):
-        value, grads = _gradient(parameters, losses, pick(batch, members))
+    for members in members_of(batch, units):
+        value, grads = gradient_of(parameters, losses, pick(batch, members))
         norms = torch.stack([_norm([grads[k] for k in group]) for group in groups])
         weights = weigh(norms[None])[0]
         if bool(torch.isfinite(norms).all()):
@@ -63,9 +63,8 @@ def vmap(
     of = {k: g for g, group in enumerate(groups) for k in group}
     for k, grads in enumerate(formed):
         flat = grads.reshape(len(grads), -1)
-        clean = torch.where(torch.isfinite(norms).all(1, keepdim=True), flat, 0)
-        sums.append(torch.mv(clean.T, weights[:, of[k]].to(clean.dtype)).view(grads.shape[1:]))
-    return ClippedSum(sums, torch.where(torch.isfinite(norms), norms, torch.inf).nan_to_num(0, 0), values, (note,))
+        sums.append(torch.mv(flat.T, weights[:, of[k]].to(flat.dtype)).view(grads.shape[1:]))
+    return ClippedSum(sums, norms, values, (note,))
 
 
 def per_example(
@@ -92,13 +91,13 @@ def per_example(
             pass  # an operation that can't be vectorised: the loop can do it
     values, grads = [], []
     for i in range(n):
-        value, each = _gradient(chosen, losses, pick(batch, slice(i, i + 1)))
+        value, each = gradient_of(chosen, losses, pick(batch, slice(i, i + 1)))
         values.append(value)
         grads.append(each)
     return [torch.stack(column) for column in zip(*grads, strict=True)], torch.cat(values), "loop"
 
 
-class _Substitute(TorchFunctionMode):
+class Substitute(TorchFunctionMode):
     """Other tensors in the parameters' places, wherever a PyTorch function meets them."""
 
     def __init__(self, replacements: dict[int, Tensor]) -> None:
@@ -128,7 +127,7 @@ def _vectorised(
     def loss(current: tuple[Tensor, ...], *example: Tensor) -> tuple[Tensor, Tensor]:
         rest = iter(example)
         full = [next(rest).unsqueeze(0) if flag else x for flag, x in zip(is_tensor, batch, strict=True)]
-        with _Substitute({id(p): c for p, c in zip(parameters, current, strict=True)}):
+        with Substitute({id(p): c for p, c in zip(parameters, current, strict=True)}):
             value = one_loss_each(losses(*full), 1)[0]
         return value, value.detach()
 
@@ -145,7 +144,7 @@ def _every_use_is_seen(parameters: Sequence[Tensor], losses: Losses, example: Se
     """Whether substitution catches all uses: then no gradient reaches the parameters themselves."""
     replacements = {id(p): p.detach().requires_grad_() for p in parameters}
     with torch.compiler.set_stance("force_eager"), torch.random.fork_rng(devices=_devices(parameters)):
-        with _Substitute(replacements):
+        with Substitute(replacements):
             value = one_loss_each(losses(*example), 1).sum()
         if not value.requires_grad:
             return True
@@ -157,7 +156,7 @@ def _devices(tensors: Sequence[Tensor]) -> list[torch.device]:
     return sorted({t.device for t in tensors if t.is_cuda}, key=str)
 
 
-def _gradient(parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
+def gradient_of(parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any]) -> tuple[Tensor, list[Tensor]]:
     n = next(x.shape[0] for x in batch if isinstance(x, Tensor))
     value = one_loss_each(losses(*batch), n)
     grads: Sequence[Tensor | None] = [None] * len(parameters)
@@ -167,7 +166,7 @@ def _gradient(parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any]
     return value.detach(), [wide(g.to_dense() if g.is_sparse else g) for g in filled]
 
 
-def _members(batch: Sequence[Any], units: Tensor | None) -> list[Tensor]:
+def members_of(batch: Sequence[Any], units: Tensor | None) -> list[Tensor]:
     if units is None:
         n = next(x.shape[0] for x in batch if isinstance(x, Tensor))
         return list(torch.arange(n).split(1))
