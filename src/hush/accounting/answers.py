@@ -25,7 +25,7 @@ from hush.accounting.errors import (
 )
 from hush.accounting.groups import Group
 from hush.accounting.losses import Atoms, Enclosed, Pair
-from hush.accounting.mechanisms import ADD_REMOVE, Mechanism
+from hush.accounting.mechanisms import ADD_REMOVE, Mechanism, compose
 from hush.accounting.releases import (
     Gaussian,
     Guarantees,
@@ -49,6 +49,15 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         raise ValueError(f"delta must be at least 0 and below 1, got {delta}.")
     if delta == 0:
         return _pure_epsilon(mechanism)
+    rest, leak = _without_leaks(mechanism)
+    if leak > 0:
+        # delta = leak + (1 - leak) delta of the rest, solved for the latter and widened for rounding
+        left = (delta - leak) / (1 - leak)
+        if left <= 1e-12 * delta:
+            return Bounds(EPSILON_LIMIT, math.inf) if left < 0 else Bounds(0.0, math.inf)
+        margin = 4 * _TINY * delta
+        low, high = epsilon(rest, min(left + margin, 1 - _TINY), tolerance), epsilon(rest, left - margin, tolerance)
+        return Bounds(min(low.lower, high.lower), high.upper)
     log_delta = math.log(delta)
     if _has_renyi(mechanism):
         upper = moments.curve_epsilon(_log_moments(mechanism), delta)
@@ -76,6 +85,10 @@ def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
 
 def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array]:
     """Certified bounds on log delta at ascending epsilons >= 0, the larger of both directions."""
+    rest, leak = _without_leaks(mechanism)
+    if leak > 0:
+        lower, upper = (leak + (1 - leak) * np.exp(log) for log in log_delta_curve(rest, epsilons))
+        return np.log(lower) - 8 * _TINY, np.minimum(np.log(upper) + 8 * _TINY, 0.0)
     if _has_renyi(mechanism):
         curve = _log_moments(mechanism)
         with np.errstate(divide="ignore"):
@@ -108,7 +121,7 @@ def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
 
 
 def _lines(mechanism: Mechanism, points: int, smallest: float) -> tuple[Lines, Lines]:
-    far = epsilon(mechanism, smallest, tolerance=0.05)
+    far = epsilon(_without_leaks(mechanism)[0], smallest, tolerance=0.05)
     last = min(far.upper if math.isfinite(far.upper) else max(far.lower, 1.0), _LARGEST_EXPONENT)
     epsilons = (last or 1.0) * np.linspace(0.0, 1.0, points) ** 1.5
     return lines_from_curve(epsilons, *log_delta_curve(mechanism, epsilons))
@@ -197,6 +210,22 @@ def _log_moment(part: Mechanism) -> moments.LogMoment:
 
 def _has_renyi(mechanism: Mechanism) -> bool:
     return any(isinstance(part, Renyi) for part, _ in mechanism.parts())
+
+
+def _without_leaks(mechanism: Mechanism) -> tuple[Mechanism, float]:
+    """The composition without its (0, delta) promises, and the probability that any of them fails.
+
+    The pair of a (0, delta) promise tells everything with probability delta and nothing otherwise, so next to others
+    it adds leak + (1 - leak) delta(epsilon): no lattice needed.
+    """
+    kept, log_holds = [], 0.0
+    for part, count in mechanism.parts():
+        if isinstance(part, Guarantees) and len(part.promises) == 1 and part.promises[0][0] == 0:
+            log_holds += count * (math.log1p(-part.promises[0][1]) if part.promises[0][1] < 1 else -math.inf)
+        else:
+            kept.append((part, count))
+    alone = log_holds in (0.0, -math.inf) or not kept
+    return (mechanism, 0.0) if alone else (compose(kept), -math.expm1(log_holds))
 
 
 def _gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:
