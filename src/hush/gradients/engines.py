@@ -225,21 +225,17 @@ def _part(
     own = None
     if units is not None:
         own = torch.unique(units[part], return_inverse=True)[1]
-    result = _run(parameters, losses, here, groups, weigh, own, engine, memory)
-    finite = torch.isfinite(result.norms).all(1)
-    if bool(finite.all()):
-        return result
-    keep = finite if own is None else finite[own.to(finite.device)]
-    good = torch.nonzero(keep).flatten()
-    if len(good) == 0:
-        again = _nothing(parameters, groups)
-    else:
-        index = good.to(next(x.device for x in here if isinstance(x, Tensor)))
-        left = None if own is None else torch.unique(own[good.cpu()], return_inverse=True)[1]
-        again = _run(parameters, losses, pick(here, index), groups, weigh, left, engine, memory)
-        if not bool(torch.isfinite(again.norms).all()):
-            again = _nothing(parameters, groups)
-    return ClippedSum(again.sums, result.norms, result.losses, result.notes)
+    first = result = _run(parameters, losses, here, groups, weigh, own, engine, memory)
+    while not bool((finite := torch.isfinite(result.norms).all(1)).all()):
+        keep = finite if own is None else finite[own.to(finite.device)]
+        good = torch.nonzero(keep).flatten()
+        if len(good) == 0:
+            result = _nothing(parameters, groups)
+            break
+        here = pick(here, good.to(next(x.device for x in here if isinstance(x, Tensor))))
+        own = None if own is None else torch.unique(own[good.cpu()], return_inverse=True)[1]
+        result = _run(parameters, losses, here, groups, weigh, own, engine, memory)
+    return ClippedSum(result.sums, first.norms, first.losses, first.notes)
 
 
 def _run(
