@@ -26,6 +26,7 @@ from torch import Tensor
 # Forming costs dim(a) * dim(b) a position, Gram matrices cost T * (dim(a) + dim(b)); a formed gradient also saves the
 # second matrix product, and each Gram matrix is written and read once more.
 _FORMED_BONUS = 2.0
+_UNFOLDED_ON_GPU, _UNFOLDED_ON_CPU = 1 << 28, 1 << 24  # bytes of windows at a time
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def formed(factor: Factor) -> Tensor:
         table = values.new_zeros(n * vocabulary, dim)
         table.index_add_(0, (index + offset).flatten(), values.reshape(-1, dim))
         return table.view(n, *factor.shape)
-    grads = _product(factor.b.transpose(-1, -2), factor.a)
+    pieces = [_product(piece.b.transpose(-1, -2), piece.a) for piece in _pieces(factor)]
+    grads = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     if factor.transposed:
         grads = grads.transpose(-1, -2)
     return grads.reshape(factor.examples, *factor.shape)
@@ -225,6 +227,11 @@ def _squared_norm(factor: Factor) -> Tensor:
         gram = _product(values, values.transpose(-1, -2))
         same = index[:, :, None] == index[:, None, :]
         return torch.where(same, gram, 0).sum((1, 2)).clamp_min(0.0)
+    pieces = _pieces(factor)
+    return _outer_squares(factor) if len(pieces) == 1 else torch.cat([_outer_squares(piece) for piece in pieces])
+
+
+def _outer_squares(factor: Outer) -> Tensor:
     a, b = factor.a, factor.b
     n, (_, positions, d_in, d_out) = factor.examples, factor.sizes
     if positions == 1:
@@ -269,12 +276,34 @@ def _weighted(factor: Factor, weights: Tensor) -> Tensor:
             values.reshape(-1, dim), index.flatten(), factor.shape[0], -1, False
         )
         return table.view(factor.shape)
+    pieces = _pieces(factor)
+    shares = weights.split([piece.examples for piece in pieces])
+    total = _weighted_outer(pieces[0], shares[0])
+    for piece, share in zip(pieces[1:], shares[1:], strict=True):
+        total = total + _weighted_outer(piece, share)
+    return total
+
+
+def _weighted_outer(factor: Outer, weights: Tensor) -> Tensor:
     n, (groups, positions, d_in, d_out) = factor.examples, factor.sizes
     scaled = _aligned((factor.b * weights.view(-1, 1, 1, 1)).to(factor.b.dtype))
     a = factor.a.transpose(0, 1).reshape(groups, n * positions, d_in)
     b = scaled.transpose(0, 1).reshape(groups, n * positions, -1)
     total = _product(b.transpose(-1, -2), a)[:, :d_out]
     return (total.transpose(-1, -2) if factor.transposed else total).reshape(factor.shape)
+
+
+def _pieces(factor: Outer) -> list[Outer]:
+    """The factor in parts of some examples each, so that unfolding one takes little memory."""
+    n, (groups, positions, d_in, _) = factor.examples, factor.sizes
+    if factor.unfold is None or factor.compact.shape[0] != n:
+        return [factor]
+    each = groups * positions * d_in * factor.compact.element_size()
+    most = max(1, (_UNFOLDED_ON_GPU if factor.b.is_cuda else _UNFOLDED_ON_CPU) // max(each, 1))
+    if most >= n:
+        return [factor]
+    pairs = zip(factor.compact.split(most), factor.b.split(most), strict=True)
+    return [replace(factor, compact=compact, b=b) for compact, b in pairs]
 
 
 def _without_padding(rows: Rows) -> tuple[Tensor, Tensor]:

@@ -1,64 +1,120 @@
 """Recurrent cells, forwards and backwards in time, keeping the gates' gradients.
 
-A cell sees two pre-activations at each step: what was fed, `x W_in^T + b_in`, and what the state gives, `h W_state^T
-+ b_state`. `sweep` runs it over time; autograd sees the sweep as one operation whose gradients at both
-pre-activations are at hand.
+A cell sees two pre-activations at each step: what was fed, `x W_in^T + b_in`, and what the state gives,
+`h W_state^T + b_state`. `sweep` runs it over time; autograd sees the sweep as one operation whose gradients at both
+pre-activations are at hand. Whatever doesn't wait for the state is computed for all time steps at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
+class Weights(NamedTuple):
+    """Of the state: `[gates, size]`, its bias, and the projection of the output (LSTM only)."""
+
+    state: Tensor
+    bias: Tensor | None
+    out: Tensor | None
+
+
+class Grads(NamedTuple):
+    """At what was fed, at the state's pre-activations, at the projected outputs, and at the first state and memory."""
+
+    fed: Tensor
+    state: Tensor
+    output: Tensor | None
+    h0: Tensor
+    c0: Tensor | None
+
+
 class Cell(Protocol):
-    """One time step and its derivative. `fed` and `state` are pre-activations `[n, gates]`."""
+    """A whole sweep and its derivative. `fed` is `[T, n, gates]`, states are `[T, n, size]`."""
 
     @property
     def has_memory(self) -> bool: ...
 
-    def forward(
-        self, fed: Tensor, state: Tensor, h: Tensor, c: Tensor | None
-    ) -> tuple[Tensor, Any, tuple[Tensor, ...]]:
-        """New output, new memory, and what `backward` needs."""
+    def step(self, fed: Tensor, state: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """One time step in plain operations: the output and the new memory from both pre-activations `[n, gates]`."""
 
-    def backward(
-        self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Any]:
-        """Gradients at fed, at state, directly at the previous h (None: none), and at the previous memory."""
+    def forward(
+        self, fed: Tensor, h0: Tensor, c0: Tensor | None, w: Weights
+    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, ...]]:
+        """States, unprojected outputs, last memory, and what `backward` needs."""
+
+    def backward(self, kept: tuple[Tensor, ...], d_states: Tensor, d_memory: Tensor | None, w: Weights) -> Grads:
+        """The sweep back through time."""
 
 
 @dataclass(frozen=True)
 class LSTM:
-    """`i, f, g, o` gates; `c' = f c + i g`, `h' = o tanh(c')`."""
+    """`i, f, g, o` gates; `c' = f c + i g`, `h' = o tanh(c')`, projected where there is a projection."""
 
     has_memory = True
 
-    def forward(
-        self, fed: Tensor, state: Tensor, h: Tensor, c: Tensor | None
-    ) -> tuple[Tensor, Any, tuple[Tensor, ...]]:
+    def step(self, fed: Tensor, state: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
         assert c is not None
         i, f, g, o = (fed + state).chunk(4, 1)
-        i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-        new = torch.addcmul(f * c, i, g)
-        squashed = new.tanh()
-        return o * squashed, new, (i, f, g, o, c, squashed)
+        new = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * new.tanh(), new
 
-    def backward(
-        self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Any]:
-        assert dc is not None
-        i, f, g, o, c, squashed = kept
-        dc = torch.addcmul(dc, dh * o, 1 - squashed * squashed)
-        gates = torch.cat(
-            [dc * g * (i - i * i), dc * c * (f - f * f), dc * i * (1 - g * g), dh * squashed * (o - o * o)], 1
-        )
-        return gates, gates, None, dc * f
+    def forward(
+        self, fed: Tensor, h0: Tensor, c0: Tensor | None, w: Weights
+    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, ...]]:
+        assert c0 is not None
+        # tanh(x) = 2 sigmoid(2x) - 1, so with g's pre-activation doubled one sigmoid serves all four gates.
+        doubled = fed.new_ones(4, 1)
+        doubled[2] = 2
+        scale = doubled.expand(4, c0.shape[-1]).reshape(-1)
+        fed = (fed if w.bias is None else fed + w.bias) * scale
+        turned = (w.state * scale[:, None]).T.contiguous()
+        h, c = h0, c0
+        states, outputs, memories, gates = [], [], [c0], []
+        for fed_t in fed.unbind(0):
+            gate = torch.addmm(fed_t, h, turned).sigmoid_()
+            i, f, g, o = gate.chunk(4, 1)
+            g.mul_(2).sub_(1)
+            c = torch.addcmul(f * c, i, g)
+            out = o * c.tanh()
+            h = out if w.out is None else F.linear(out, w.out)
+            states.append(h)
+            outputs.append(out)
+            memories.append(c)
+            gates.append(gate)
+        stacked = torch.stack(states)
+        unprojected = stacked.detach() if w.out is None else torch.stack(outputs)
+        return stacked, unprojected, c, (torch.stack(gates), torch.stack(memories))
+
+    def backward(self, kept: tuple[Tensor, ...], d_states: Tensor, d_memory: Tensor | None, w: Weights) -> Grads:
+        assert d_memory is not None
+        gates, memories = kept
+        i, f, g, o = gates.chunk(4, -1)
+        squashed = memories[1:].tanh()
+        through = o * (1 - squashed * squashed)  # dc = dh * through + ...
+        by_memory = torch.stack([g * (i - i * i), memories[:-1] * (f - f * f), i * (1 - g * g)], 2)
+        by_output = squashed * (o - o * o)
+        n, size = d_memory.shape
+        d_gates = torch.empty_like(gates)
+        by_gate = d_gates.view(len(gates), n, 4, size)
+        d_output = None if w.out is None else torch.empty_like(d_states)
+        dc, dh_next = d_memory, torch.zeros_like(d_states[0])
+        for t in range(len(gates) - 1, -1, -1):
+            dh = d_states[t] + dh_next
+            if w.out is not None and d_output is not None:
+                d_output[t] = dh
+                dh = dh @ w.out
+            dc = torch.addcmul(dc, dh, through[t])
+            torch.mul(dc.unsqueeze(1), by_memory[t], out=by_gate[t, :, :3])
+            torch.mul(dh, by_output[t], out=by_gate[t, :, 3])
+            dc = dc * f[t]
+            dh_next = d_gates[t] @ w.state
+        return Grads(d_gates, d_gates, d_output, dh_next, dc)
 
 
 @dataclass(frozen=True)
@@ -67,22 +123,50 @@ class GRU:
 
     has_memory = False
 
-    def forward(
-        self, fed: Tensor, state: Tensor, h: Tensor, c: Tensor | None
-    ) -> tuple[Tensor, Any, tuple[Tensor, ...]]:
+    def step(self, fed: Tensor, state: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
         (fed_r, fed_z, fed_n), (state_r, state_z, state_n) = fed.chunk(3, 1), state.chunk(3, 1)
-        r, z = (fed_r + state_r).sigmoid(), (fed_z + state_z).sigmoid()
-        n = torch.addcmul(fed_n, r, state_n).tanh()
-        return torch.lerp(n, h, z), None, (r, z, n, h, state_n)
+        new = (fed_n + (fed_r + state_r).sigmoid() * state_n).tanh()
+        return new + (fed_z + state_z).sigmoid() * (h - new), None
 
-    def backward(
-        self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Any]:
-        r, z, n, h, state_n = kept
-        dn = dh * (1 - z) * (1 - n * n)
-        dr = dn * state_n * (r - r * r)
-        dz = dh * (h - n) * (z - z * z)
-        return torch.cat([dr, dz, dn], 1), torch.cat([dr, dz, dn * r], 1), dh * z, None
+    def forward(
+        self, fed: Tensor, h0: Tensor, c0: Tensor | None, w: Weights
+    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, ...]]:
+        size = h0.shape[-1]
+        bias = fed.new_zeros(3 * size) if w.bias is None else w.bias
+        turned = w.state.T.contiguous()
+        h = h0
+        states, both, news, parts = [h0], [], [], []
+        for fed_t in fed.unbind(0):
+            state = torch.addmm(bias, h, turned)
+            gate = (fed_t[:, : 2 * size] + state[:, : 2 * size]).sigmoid_()
+            part = state[:, 2 * size :]
+            new = torch.addcmul(fed_t[:, 2 * size :], gate[:, :size], part).tanh_()
+            h = torch.lerp(new, h, gate[:, size:])
+            states.append(h)
+            both.append(gate)
+            news.append(new)
+            parts.append(part)
+        stacked = torch.stack(states)
+        kept = (torch.stack(both), torch.stack(news), torch.stack(parts), stacked)
+        return stacked[1:].clone(), stacked[1:].detach(), None, kept
+
+    def backward(self, kept: tuple[Tensor, ...], d_states: Tensor, d_memory: Tensor | None, w: Weights) -> Grads:
+        both, new, part, states = kept
+        r, z = both.chunk(2, -1)
+        by_n = (1 - z) * (1 - new * new)
+        by_r = by_n * part * (r - r * r)
+        by_z = (states[:-1] - new) * (z - z * z)
+        by_state = torch.stack([by_r, by_z, by_n * r], 2)
+        time, n, size = d_states.shape
+        d_state = d_states.new_empty(time, n, 3, size)
+        totals = torch.empty_like(d_states)
+        dh_next = torch.zeros_like(d_states[0])
+        for t in range(time - 1, -1, -1):
+            dh = torch.add(d_states[t], dh_next, out=totals[t])
+            torch.mul(dh.unsqueeze(1), by_state[t], out=d_state[t])
+            dh_next = torch.addmm(dh * z[t], d_state[t].view(n, -1), w.state)
+        d_fed = torch.cat([d_state[:, :, :2].flatten(2), totals * by_n], -1)
+        return Grads(d_fed, d_state.flatten(2), None, dh_next, None)
 
 
 @dataclass(frozen=True)
@@ -92,18 +176,30 @@ class Plain:
     activation: Callable[[Tensor], Tensor]
     has_memory = False
 
-    def forward(
-        self, fed: Tensor, state: Tensor, h: Tensor, c: Tensor | None
-    ) -> tuple[Tensor, Any, tuple[Tensor, ...]]:
-        new = self.activation(fed + state)
-        return new, None, (new,)
+    def step(self, fed: Tensor, state: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self.activation(fed + state), None
 
-    def backward(
-        self, kept: tuple[Tensor, ...], dh: Tensor, dc: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Any]:
-        (new,) = kept
-        d = dh * (1 - new * new) if self.activation is torch.tanh else dh * (new > 0)
-        return d, d, None, None
+    def forward(
+        self, fed: Tensor, h0: Tensor, c0: Tensor | None, w: Weights
+    ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, ...]]:
+        fed = fed if w.bias is None else fed + w.bias
+        turned = w.state.T.contiguous()
+        h, states = h0, []
+        for fed_t in fed.unbind(0):
+            h = self.activation(torch.addmm(fed_t, h, turned))
+            states.append(h)
+        stacked = torch.stack(states)
+        return stacked, stacked.detach(), None, (stacked.detach(),)
+
+    def backward(self, kept: tuple[Tensor, ...], d_states: Tensor, d_memory: Tensor | None, w: Weights) -> Grads:
+        (states,) = kept
+        slope = 1 - states * states if self.activation is torch.tanh else (states > 0).to(states.dtype)
+        d_fed = torch.empty_like(d_states)
+        dh_next = torch.zeros_like(d_states[0])
+        for t in range(len(states) - 1, -1, -1):
+            torch.mul(d_states[t] + dh_next, slope[t], out=d_fed[t])
+            dh_next = d_fed[t] @ w.state
+        return Grads(d_fed, d_fed, None, dh_next, None)
 
 
 def sweep(
@@ -167,44 +263,18 @@ class _Sweep(torch.autograd.Function):
         at_output: Tensor,
         h0: Tensor,
         c0: Tensor,
-        w_state: Tensor,
-        b_state: Tensor | None,
-        w_out: Tensor | None,
+        *weights: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dtype = fed.dtype
-        w_state = w_state.to(dtype)
-        b_state = None if b_state is None else b_state.to(dtype)
-        w_out = None if w_out is None else w_out.to(dtype)
-        h, c = h0.to(dtype), c0.to(dtype) if cell.has_memory else None
-        states, outputs, kept = [], [], []
-        for fed_t in fed.unbind(0):
-            out, c, keep = cell.forward(fed_t, F.linear(h, w_state, b_state), h, c)
-            h = out if w_out is None else F.linear(out, w_out)
-            states.append(h)
-            outputs.append(out)
-            kept.append(keep)
-        ctx.cell, ctx.kept, ctx.weights = cell, kept, (w_state, w_out)
-        stacked = torch.stack(states)
-        unprojected = stacked.detach() if w_out is None else torch.stack(outputs)
-        ctx.mark_non_differentiable(unprojected)
-        return stacked, unprojected, fed.new_zeros(()) if c is None else c
+        state, bias, out = (None if w is None else w.to(fed.dtype) for w in weights)
+        assert state is not None
+        ctx.cell, ctx.weights = cell, Weights(state, bias, out)
+        first = c0.to(fed.dtype) if cell.has_memory else None
+        states, outputs, memory, ctx.kept = cell.forward(fed, h0.to(fed.dtype), first, ctx.weights)
+        ctx.mark_non_differentiable(outputs)
+        return states, outputs, fed.new_zeros(()) if memory is None else memory
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         d_states, _, d_memory = grads
-        cell, (w_state, w_out) = ctx.cell, ctx.weights
-        dh_next: Tensor | None = None
-        dc: Any = d_memory if cell.has_memory else None
-        fed, state, output = [], [], []
-        for dh, kept in zip(reversed(d_states.unbind(0)), reversed(ctx.kept), strict=True):
-            if dh_next is not None:
-                dh = dh + dh_next
-            output.append(dh)
-            d_fed, d_state, direct, dc = cell.backward(kept, dh if w_out is None else dh @ w_out, dc)
-            dh_next = d_state @ w_state if direct is None else torch.addmm(direct, d_state, w_state)
-            fed.append(d_fed)
-            state.append(d_state)
-        d_fed_all = torch.stack(fed[::-1])
-        d_state_all = d_fed_all if state[0] is fed[0] else torch.stack(state[::-1])
-        d_output = None if w_out is None else torch.stack(output[::-1])
-        return None, d_fed_all, d_state_all, d_output, dh_next, dc, None, None, None
+        found = ctx.cell.backward(ctx.kept, d_states, d_memory if ctx.cell.has_memory else None, ctx.weights)
+        return None, found.fed, found.state, found.output, found.h0, found.c0, None, None, None
