@@ -15,16 +15,16 @@ help: ## list what can be made
 
 setup: $(DEV) ## create .venv with hush and everything its tests need (once)
 
-demo: $(DEV) ## answer a real accounting question and draw its trade-off curve
+demo: $(DEV) ## train a small network on the digits with and without privacy; show what it promises
 	@$(BIN)/python examples/demo.py
 
 test: lint ## ruff, mypy and the tests, expensive sweeps reduced
 	@echo "[pytest] tests, sweeps at reduced counts"
-	@$(BIN)/python -m pytest -q
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-full: lint ## the same with every sweep in full; writes tests/results/full.json
 	@echo "[pytest] tests, sweeps in full"
-	@HUSH_FULL=1 $(BIN)/python -m pytest -q --durations=10
+	@HUSH_FULL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10
 
 lint: $(DEV) ## ruff and mypy only
 	@echo "[ruff] check"
@@ -38,8 +38,9 @@ format: $(DEV) ## let ruff format and fix the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(BENCH) ## time the accountant beside its peers
+bench: $(BENCH) ## time accounting and training beside their peers
 	@$(BIN)/python benchmarks/accounting.py
+	@$(BIN)/python benchmarks/training.py
 
 clean: ## remove .venv, caches and drawn pictures
 	rm -rf $(VENV) demo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
