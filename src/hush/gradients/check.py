@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hush.gradients.company import CROSSING
 from hush.gradients.engines import Losses, count, pick
 from hush.gradients.tape import tensors_in
 
@@ -174,13 +175,7 @@ def _refuse_crossing(losses: Losses, batch: Sequence[Any], n: int) -> None:
             others = grad.clone()
             others[i] = 0
             if bool((others.nan_to_num() != 0).any()):
-                raise ValueError(_CROSSING)
-
-
-_CROSSING = (
-    "An example's loss depends on other examples of its batch, so no example's gradient can be bounded alone; "
-    "let every example be computed by itself."
-)
+                raise ValueError(CROSSING)
 
 
 def _refuse_company(model: nn.Module, losses: Losses, batch: Sequence[Any]) -> None:
@@ -196,7 +191,7 @@ def _refuse_company(model: nn.Module, losses: Losses, batch: Sequence[Any]) -> N
     scale = together.abs().max().clamp_min(1e-6) if torch.isfinite(together).all() else torch.tensor(1.0)
     tolerance = 1e-2 if together.dtype in (torch.bfloat16, torch.float16) else 1e-3
     if bool(((together[:1] - alone).abs() > tolerance * scale).any()):
-        raise ValueError(_CROSSING)
+        raise ValueError(CROSSING)
 
 
 def _differentiable(x: Any) -> bool:

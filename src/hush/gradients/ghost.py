@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hush.gradients.company import refuse_company
 from hush.gradients.engines import ClippedSum, Groups, Losses, Memory, Weigh, count, one_loss_each, slots_of
 from hush.gradients.factors import Factor, Formed, formed, regroup, settle, squared_norms, weighted_sum
 from hush.gradients.layout import Layout
-from hush.gradients.placing import Verdict, must_look, places, structure
+from hush.gradients.placing import Verdict, must_look, now_and_then, places, structure
 from hush.gradients.plain import per_example
 from hush.gradients.rules.common import Unfit, without_speed_warnings
 from hush.gradients.tape import Tape, Use
@@ -61,6 +62,9 @@ def prepare(
     n = count(batch)
     with torch.compiler.set_stance("force_eager"), Tape(parameters, batch, n) as tape:
         values = one_loss_each(losses(*batch), n)
+    if now_and_then("company", memory) and n > 1:
+        with torch.compiler.set_stance("force_eager"):
+            refuse_company(losses, batch, values)
     slots = slots_of(units, n, values.device)
     factors, missed = _factors(values, tape, parameters, memory, slots)
     notes = ["ghost"]

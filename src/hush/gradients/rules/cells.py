@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 class Weights(NamedTuple):
@@ -274,6 +275,7 @@ class _Sweep(torch.autograd.Function):
         return states, outputs, fed.new_zeros(()) if memory is None else memory
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         d_states, _, d_memory = grads
         found = ctx.cell.backward(ctx.kept, d_states, d_memory if ctx.cell.has_memory else None, ctx.weights)

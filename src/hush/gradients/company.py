@@ -1,0 +1,44 @@
+"""Is an example's loss the same in any company? Asked of the loss function itself, now and then, while training.
+
+Gradients show where examples meet behind a parameter, but not where they meet before the first one (`x - x.mean(0)`).
+Such a model is found by computing one example alone. A loss that is random (dropout) can't be compared, and is left to
+`check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hush.gradients.engines import Losses, one_loss_each, pick
+
+CROSSING = (
+    "An example's loss depends on other examples of its batch, so no example's gradient can be bounded alone; "
+    "let every example be computed by itself."
+)
+
+
+def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor) -> None:
+    """Raise if the last example's loss, alone, isn't what it was among the others, though nothing is random."""
+    n, together = len(values), values.detach()
+    devices = sorted({x.device for x in batch if isinstance(x, Tensor) and x.is_cuda}, key=str)
+    half = values.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(values.device.type)
+    with torch.random.fork_rng(devices=devices):
+        alone = _losses(losses, pick(batch, slice(n - 1, n)), 1)
+        if _close(alone, together[-1:], together, 1e-1 if half else 1e-2):
+            return
+        if _close(_losses(losses, batch, n), together, together, 1e-2 if half else 1e-5):
+            raise ValueError(CROSSING)
+
+
+def _losses(losses: Losses, batch: Sequence[Any], n: int) -> Tensor:
+    copies = [x.clone() if isinstance(x, Tensor) else x for x in batch]  # the examples are needed as they are
+    return one_loss_each(losses(*copies), n).detach()
+
+
+def _close(found: Tensor, expected: Tensor, among: Tensor, tolerance: float) -> bool:
+    scale = among.abs().max().clamp_min(1e-6)
+    return not bool(((found - expected).abs() > tolerance * scale).any())  # what isn't finite can't be told
