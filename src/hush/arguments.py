@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from hush.gradients import Auto, Engine, Grouped
+from hush.gradients import Auto, Engine, Grouped, Projected
+from hush.gradients.projected import gaussian_directions
 from hush.keys import Key
 from hush.plan import Plan
+from hush.rounding import FLOAT32
 
 
 def key_of(key: Key | None, secure: bool) -> Key:
@@ -28,7 +31,26 @@ def engine_of(engine: Engine | None, plan: Plan) -> Engine:
         return Grouped(plan.grouped)
     if isinstance(engine, Grouped):
         raise ValueError(f"Groups change the sensitivity, so they belong to the plan: Plan(grouped={engine.size}).")
+    if plan.projections is not None:
+        if engine is None:
+            return Projected(plan.projections)
+        if not isinstance(engine, Projected) or engine.projections != plan.projections:
+            raise ValueError(f"The plan estimates norms from {plan.projections} projections; leave the engine to it.")
+    elif isinstance(engine, Projected):
+        raise ValueError(f"Projected norms change the sensitivity: Plan(projections={engine.projections}) counts them.")
     return engine if engine is not None else Auto()
+
+
+def engine_at(engine: Engine, key: Key, step: int, parameters: Sequence[Tensor], roundoff: float) -> Engine:
+    """The engine of a step: that of projections gets the step's directions, and float32 or nothing."""
+    if not isinstance(engine, Projected):
+        return engine
+    if roundoff > FLOAT32:
+        raise ValueError(
+            "Projected norms need float32, and this loss uses autocast or is compiled; turn that off, or leave "
+            "projections out of the plan."
+        )
+    return replace(engine, directions=gaussian_directions(key, step, parameters))
 
 
 def check_optimiser(optimiser: Optimizer, scheduler: Any) -> None:

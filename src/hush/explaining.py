@@ -29,7 +29,8 @@ def _computation(plan: Plan) -> str:
     if plan.noise_profile is not None:
         noise += f" (times {plan.noise_profile})"
     beside = "" if plan.beside is None else f" Beside them, from the same records: {plan.beside.describe()}."
-    return f"{plan.steps:,} steps: {sample}; for {who}, {plan.clip}; {noise}.{beside}"
+    estimated = "" if plan.projections is None else f" (the norm estimated from {plan.projections} random projections)"
+    return f"{plan.steps:,} steps: {sample}; for {who}, {plan.clip}{estimated}; {noise}.{beside}"
 
 
 def _promise(plan: Plan) -> str:

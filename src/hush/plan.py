@@ -16,7 +16,8 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
-from hush.accounting import Bounds, Gaussian, Mechanism, Neighbours, calibrate, compose
+from hush import projections as projecting
+from hush.accounting import Bounds, Gaussian, Mechanism, Neighbours, Projected, calibrate, compose
 from hush.accounting.checks import check_positive, check_whole
 from hush.clipping import Clipping, Flat
 from hush.keys import Key
@@ -45,6 +46,7 @@ class Plan:
     sampling          how a step's sample is drawn
     unit              who is protected: 'record', or what shares an id in `batches(users=...)`, such as 'user'
     grouped           clip groups of about this many units together instead of each (the papers' microbatches)
+    projections       estimate norms from so many random projections instead of computing them (`docs/projections.md`)
     beside            what else is released from the same records in this run, such as `hush.methods.pca`'s directions;
                       the promise and the calibration count it
     """
@@ -60,6 +62,7 @@ class Plan:
     sampling: Sampler
     unit: str
     grouped: int | None
+    projections: int | None
     beside: Mechanism | None
 
     def __init__(
@@ -77,6 +80,7 @@ class Plan:
         sampling: Sampler | None = None,
         unit: str = "record",
         grouped: int | None = None,
+        projections: int | None = None,
         beside: Mechanism | None = None,
     ) -> None:
         sampling = Poisson() if sampling is None else sampling
@@ -88,6 +92,9 @@ class Plan:
         self._set(clip=clip if isinstance(clip, Clipping) else Flat(clip), noise_profile=noise_profile, unit=unit)
         self._set_beside(beside)
         self._set_groups(grouped)
+        self._set(projections=projections)
+        if projections is not None:
+            projecting.check(self, projections)
         self._set_target(epsilon, delta)
         if epochs is not None:
             if steps is not None:
@@ -125,9 +132,9 @@ class Plan:
         """
         return float(self.batch if self.grouped is None else self.groups)
 
-    def release(self, step: int) -> Gaussian:
+    def release(self, step: int) -> Gaussian | Projected:
         """What a step does to its sample: one Gaussian release, whatever goes out together."""
-        return Gaussian(self._least_noise(range(step, step + 1)), self.neighbours)
+        return self._release(range(step, step + 1))
 
     def draw(self, key: Key, step: int, population: Population | int) -> Draw:
         """The sample of a step, with the groups that are clipped together."""
@@ -166,7 +173,7 @@ class Plan:
             due += fresh and start == first and first % per_epoch != 0
             if due:
                 # an epoch that starts here may reach into pieces with less noise
-                release = Gaussian(self._least_noise(range(start, stop + per_epoch - 1)), self.neighbours)
+                release = self._release(range(start, stop + per_epoch - 1))
                 part = self.sampling.mechanism(release, batch=self.batch, records=self.records)
                 parts[part] = parts.get(part, 0) + due
         return tuple(parts.items())
@@ -243,6 +250,12 @@ class Plan:
         corners = self._corners(steps.start, steps.stop)[:-1]
         return self.noise_multiplier * min(profile.at(step) for step in corners)
 
+    def _release(self, steps: range) -> Gaussian | Projected:
+        noise = self._least_noise(steps)
+        if self.projections is not None:
+            return Projected(noise, self.projections, self.neighbours)
+        return Gaussian(noise, self.neighbours)
+
     def _of_steps(self, count: int) -> Mechanism:
         """The run, had it so many steps."""
         besides = () if self.beside is None else ((self.beside, 1),)
@@ -297,11 +310,15 @@ class Plan:
         if steps is None:
             whole = lambda count: self._of_steps(count * self._steps_per_epoch)  # noqa: E731
             self._set(steps=calibrate.steps(whole, self.epsilon, self.delta) * self._steps_per_epoch)
+        elif noise is None and self.projections is not None:
+            self._set(noise_multiplier=projecting.noise_for(self))
         elif noise is None:
             self._set(noise_multiplier=calibrate.noise(self._with_noise, self.epsilon, self.delta))
-        elif self.promise().upper > self.epsilon:
+        elif (cost := self.promise().upper) > self.epsilon:
+            if self.projections is not None:
+                raise ValueError(projecting.refusal(self, cost))
             raise ValueError(
-                f"{self.steps} steps with noise multiplier {noise:g} cost epsilon {self.promise().upper:.4g} at delta "
+                f"{self.steps} steps with noise multiplier {noise:g} cost epsilon {cost:.4g} at delta "
                 f"{self.delta:g}, more than the target {self.epsilon:g}; leave one of the three out and it is found."
             )
 

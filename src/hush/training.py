@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hush import averaging, noise
 from hush.accounting import ADD_REMOVE
-from hush.arguments import check_optimiser, check_size, engine_of, key_of
+from hush.arguments import check_optimiser, check_size, engine_at, engine_of, key_of
 from hush.averaging import Average
 from hush.batches import Batch
 from hush.batches import batches as drawn_batches
@@ -182,7 +182,7 @@ class Private:
             groups=groups,
             weigh=lambda norms: plan.clip.weigh(norms, limits()),
             units=units,
-            engine=self.engine,
+            engine=engine_at(self.engine, self.key, step, parameters, self._watch.roundoff),
             microbatch=self.microbatch,
             memory=self._memory,
         )

@@ -7,8 +7,8 @@ A unit is one example, or all the examples of one user or group. Every engine gi
 - `Ghost`: norms from factors, one backward pass, nothing formed that needn't be ("outer", made exact and general);
 - `Auto`: `Ghost`, which itself takes the slower ways where it must and says so.
 
-`Grouped(size)` is a method of its own: the examples' coins put them into groups, and a group's mean gradient is
-clipped.
+Two are methods of their own, with accounts of their own. `Grouped(size)`: the examples' coins put them into groups, and
+a group's mean gradient is clipped. `Projected(r)`: the norms are estimates from r random projections ("JL").
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from torch import Tensor
 
 Losses = Callable[..., Tensor]
 Weigh = Callable[[Tensor], Tensor]
+Directions = Callable[[int], list[Tensor]]
+"""Direction j, one tensor a parameter; the same whenever it is asked for."""
 Groups = Sequence[Sequence[int]]
 
 
@@ -67,7 +69,24 @@ class Grouped:
             raise ValueError(f"Groups of {self.size} examples can't be clipped; give a size of at least 1.")
 
 
-Engine = Loop | Vmap | Ghost | Auto | Grouped
+@dataclass(frozen=True)
+class Projected:
+    """Clip by norms estimated from so many random projections; sensitivity C / sqrt(chi2_r / r) (Bu et al. 2021).
+
+    The directions belong to the mechanism's randomness; a plan draws them from its run's key. `at_once` of them share
+    a pass over the batch (default: as many as plain training's memory allows).
+    """
+
+    projections: int
+    directions: Directions | None = None
+    at_once: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.projections < 1 or (self.at_once is not None and self.at_once < 1):
+            raise ValueError(f"Norms need at least one projection, and one at once; got {self}.")
+
+
+Engine = Loop | Vmap | Ghost | Auto | Grouped | Projected
 
 
 @dataclass
@@ -79,6 +98,9 @@ class Memory:
     capacity: int | None = None  # examples a captured program takes at once; None: nothing is captured
     programs: dict[Any, Any] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
+    way: int = 0  # the first way to differentiate along directions that may work, and why the ones before don't
+    reason: str = ""
+    sizes: dict[Any, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -248,7 +270,7 @@ def _run(
     engine: Engine,
     memory: Memory,
 ) -> ClippedSum:
-    from hush.gradients import captured, ghost, plain
+    from hush.gradients import captured, ghost, plain, projected
 
     if isinstance(engine, Grouped):
         if units is None:
@@ -261,6 +283,8 @@ def _run(
             return inner(norms / shares) / shares
 
         weigh, engine = of_mean, Auto()
+    if isinstance(engine, Projected):
+        return projected.projected(parameters, losses, batch, groups, weigh, units, engine, memory)
     if isinstance(engine, Loop):
         return plain.loop(parameters, losses, batch, groups, weigh, units)
     if isinstance(engine, Vmap):

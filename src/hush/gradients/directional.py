@@ -1,0 +1,87 @@
+"""Per-example directional derivatives `<g_i, v_j>`: example i's gradient along direction j, with no gradient formed.
+
+Three ways give the same numbers:
+
+- `vectorised`: forward mode, several directions at once;
+- `forward`: forward mode, one direction at a time, on any code whose operations know it;
+- `transposed`: two backward passes.  The gradient of `sum_i a_i loss_i` is linear in a, with transpose
+  `v -> (<g_i, v>)_i`, so differentiating it by a gives the derivatives along v (the double-vjp trick).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from hush.gradients.engines import Directions, Losses, count, one_loss_each
+from hush.gradients.plain import Substitute
+from hush.gradients.rules.common import without_speed_warnings
+
+
+def forward(
+    parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any], directions: Directions, wanted: range
+) -> Tensor:
+    """Derivatives `[n, len(wanted)]`, direction by direction.
+
+    The parameters themselves carry the tangents (they are written with their own values), so whatever code uses them
+    is differentiated.  Leaving the level takes the tangents away again.
+    """
+    n = count(batch)
+    columns = []
+    for j in wanted:
+        with torch.no_grad(), forward_ad.dual_level():
+            for parameter, direction in zip(parameters, directions(j), strict=True):
+                parameter.copy_(forward_ad.make_dual(parameter.detach(), direction))
+            value, tangent = forward_ad.unpack_dual(one_loss_each(losses(*batch), n))
+            columns.append(torch.zeros_like(value) if tangent is None else tangent.clone())
+    return torch.stack(columns, 1)
+
+
+def vectorised(
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    directions: Directions,
+    wanted: range,
+    at_once: int,
+) -> Tensor:
+    """The same, `at_once` directions in one pass over the batch."""
+    n = count(batch)
+    current = tuple(p.detach() for p in parameters)
+
+    def along(*direction: Tensor) -> Tensor:
+        def loss(*given: Tensor) -> Tensor:
+            with Substitute({id(p): x for p, x in zip(parameters, given, strict=True)}):
+                return one_loss_each(losses(*batch), n)
+
+        derivative: Tensor = torch.func.jvp(loss, current, direction)[1]
+        return derivative
+
+    rows = []
+    with torch.no_grad(), without_speed_warnings():
+        for start in range(wanted.start, wanted.stop, at_once):
+            several = [directions(j) for j in range(start, min(start + at_once, wanted.stop))]
+            stacked = [torch.stack(column) for column in zip(*several, strict=True)]
+            del several
+            rows.append(torch.func.vmap(along, randomness="same")(*stacked))
+    return torch.cat(rows).T
+
+
+def transposed(parameters: Sequence[Tensor], values: Tensor, directions: Directions, wanted: range) -> Tensor:
+    """The same from the losses' graph, which must be twice differentiable and stays usable."""
+    if not values.requires_grad:
+        return values.new_zeros(len(values), len(wanted))
+    weights = torch.ones_like(values).requires_grad_()
+    found = torch.autograd.grad(values, list(parameters), weights, create_graph=True, allow_unused=True)
+    used = [(k, grad) for k, grad in enumerate(found) if grad is not None and grad.requires_grad]
+    columns = []
+    for j in wanted:
+        direction = directions(j)
+        along = [direction[k] for k, _ in used]
+        column = torch.autograd.grad([grad for _, grad in used], weights, along, retain_graph=True)[0]
+        columns.append(column.detach())
+    return torch.stack(columns, 1)

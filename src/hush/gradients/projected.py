@@ -1,0 +1,312 @@
+"""Norms estimated from random projections, as in DP-SGD-JL (Bu et al. 2021), then one weighted backward pass.
+
+With v_1, ..., v_r standard normal vectors and g a unit's gradient, `<g, v_j>` is normal with deviation ||g||, so
+
+    M = sqrt((<g, v_1>^2 + ... + <g, v_r>^2) / r)    has the law of    ||g|| sqrt(chi2_r / r)      (their Prop. 2.1).
+
+The derivatives `<g_i, v_j>` come from forward mode; weighted by min(1, C/M_i) the losses are summed and differentiated
+once.  No example's gradient is formed, and memory stays near plain training's.  The price: M may come out too small,
+so the sensitivity is random, `C / sqrt(chi2_r / r)`, which `hush.accounting.Projected` accounts.
+
+That account is of the gradients that are summed, which come from backward mode.  So every step checks on one direction
+that both modes agree: `<sum_i w_i g_i, v> = sum_i w_i <g_i, v>`.  Where they don't (gradient hooks, custom functions
+whose derivatives differ, random numbers that can't be repeated) or forward mode fails, the next way is taken:
+two backward passes, and at last one unit after the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hush import noise
+from hush.gradients.directional import forward, transposed, vectorised
+from hush.gradients.engines import (
+    ClippedSum,
+    Directions,
+    Groups,
+    Losses,
+    Memory,
+    Projected,
+    Weigh,
+    count,
+    one_loss_each,
+    pick,
+)
+from hush.gradients.factors import wide
+from hush.gradients.plain import gradient_of, members_of
+from hush.gradients.unfused import unfused
+from hush.keys import Key
+
+_HALF = (torch.float16, torch.bfloat16)
+_SMALL_BYTES = 1 << 27
+_MOST_AT_ONCE = 16
+_FAILURES = (RuntimeError, NotImplementedError, ValueError, TypeError)
+
+
+def gaussian_directions(key: Key, step: int, parameters: Sequence[Tensor]) -> Directions:
+    """The directions of a step: functions of the run's key, the step and their number, whatever the microbatches.
+
+    The analysis hands them to the attacker, so they need to be independent of the data and nothing else: they come
+    from the fast generator also where noise and coins come from a cipher.
+    """
+    shapes = [p.shape for p in parameters]
+    device, dtype = parameters[0].device, parameters[0].dtype
+
+    def direction(j: int) -> list[Tensor]:
+        if device.type == "cpu":
+            generator = np.random.Generator(key.philox("direction", step, j))
+            kind: Any = np.float64 if dtype == torch.float64 else np.float32
+            return [torch.from_numpy(np.asarray(generator.standard_normal(s, dtype=kind))).to(dtype) for s in shapes]
+        source = torch.Generator(device)
+        noise.seed(source, key, step, f"direction {j}")
+        return noise.standard(source, shapes, dtype)
+
+    return direction
+
+
+def projected(
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    groups: Groups,
+    weigh: Weigh,
+    units: Tensor | None,
+    engine: Projected,
+    memory: Memory,
+) -> ClippedSum:
+    """The clipped sum with estimated norms, by the first way that works; `memory` keeps which."""
+    _refuse(parameters, groups)
+    if engine.directions is None:
+        raise ValueError(
+            "Projected norms need directions; train by Plan(projections=...), or give "
+            "Projected(r, gaussian_directions(key, step, parameters))."
+        )
+    state = _randomness(parameters)
+
+    def repeated(*given: Any) -> Tensor:
+        _rewind(state)
+        return losses(*given)
+
+    work = _Work(parameters, repeated, batch, weigh, units, engine.projections, engine.directions)
+    with torch.compiler.set_stance("force_eager"):
+        at_once = engine.at_once or _at_once(work, memory)
+        ways: tuple[tuple[str, Callable[[], _Found]], ...] = (
+            (f"{at_once} directions at once", lambda: _by_forward_mode(work, at_once)),
+            ("one direction at a time", lambda: _by_forward_mode(work, 1)),
+            ("two backward passes", lambda: _by_two_backward_passes(work)),
+        )
+        for k, (name, way) in enumerate(ways):
+            if k < memory.way or (k == 0 and at_once == 1):
+                continue
+            try:
+                found = way()
+            except _FAILURES as error:
+                memory.way, memory.reason = k + 1, _reason(error)
+                continue
+            if not bool(torch.isfinite(found.norms).all()):
+                return found.result(f"projected, {name}{memory.reason}")  # its units will be left out
+            if not all(bool(torch.isfinite(total).all()) for total in found.sums):
+                continue
+            if _agrees(work, found):
+                return found.result(f"projected, {name}{memory.reason}")
+            memory.way, memory.reason = k + 1, " (forward and backward derivatives differ)"
+        _rewind(state)
+        return _by_loop(work, losses).result(f"projected, one unit after the other{memory.reason}")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is to be computed."""
+
+    parameters: Sequence[Tensor]
+    losses: Losses
+    batch: Sequence[Any]
+    weigh: Weigh
+    units: Tensor | None
+    projections: int
+    directions: Directions
+
+    @cached_property
+    def n(self) -> int:
+        return count(self.batch)
+
+    @property
+    def wanted(self) -> range:
+        return range(self.projections)
+
+    def norms(self, derivatives: Tensor) -> Tensor:
+        """The units' estimates `[units, 1]`: a unit's derivatives are the sums of its examples'."""
+        each = wide(derivatives)
+        if self.units is not None:
+            where = self.units.to(each.device)
+            each = each.new_zeros(int(self.units.max()) + 1, each.shape[1]).index_add_(0, where, each)
+        lengths: Tensor = torch.linalg.vector_norm(each, dim=1)
+        column: Tensor = (lengths / self.projections**0.5)[:, None]
+        return column
+
+    def per_example(self, weights: Tensor) -> Tensor:
+        return weights[:, 0] if self.units is None else weights[:, 0][self.units.to(weights.device)]
+
+
+@dataclass(frozen=True)
+class _Found:
+    values: Tensor
+    first: Tensor  # the derivatives along the first direction
+    norms: Tensor
+    weights: Tensor
+    sums: list[Tensor]
+
+    def result(self, note: str) -> ClippedSum:
+        return ClippedSum(self.sums, self.norms, self.values, (note,))
+
+
+def _by_forward_mode(work: _Work, at_once: int) -> _Found:
+    with unfused() as mode:
+        if at_once > 1:
+            derivatives = vectorised(work.parameters, work.losses, work.batch, work.directions, work.wanted, at_once)
+        else:
+            derivatives = forward(work.parameters, work.losses, work.batch, work.directions, work.wanted)
+    norms = work.norms(derivatives)
+    weights = work.weigh(norms)
+    if mode.random:
+        with unfused():
+            values = one_loss_each(work.losses(*work.batch), work.n)
+    else:
+        values = one_loss_each(work.losses(*work.batch), work.n)
+    return _Found(values.detach(), derivatives[:, 0], norms, weights, _backward(work, values, weights))
+
+
+def _by_two_backward_passes(work: _Work) -> _Found:
+    with unfused():
+        values = one_loss_each(work.losses(*work.batch), work.n)
+        derivatives = transposed(work.parameters, values, work.directions, work.wanted)
+    norms = work.norms(derivatives)
+    weights = work.weigh(norms)
+    return _Found(values.detach(), derivatives[:, 0], norms, weights, _backward(work, values, weights))
+
+
+def _by_loop(work: _Work, losses: Losses) -> _Found:
+    """Each unit's gradient formed: for what can be differentiated backwards only, and once."""
+    sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in work.parameters]
+    size = sum(p.numel() * p.element_size() for p in work.parameters) * work.projections
+    kept = [work.directions(j) for j in work.wanted] if size <= _SMALL_BYTES else None
+    values, order, all_norms = [], [], []
+    for members in members_of(work.batch, work.units):
+        value, grads = gradient_of(work.parameters, losses, pick(work.batch, members))
+        along = [_dot(grads, kept[j] if kept is not None else work.directions(j)) for j in work.wanted]
+        norms = (torch.linalg.vector_norm(torch.stack(along)) / work.projections**0.5).to(grads[0].dtype)[None, None]
+        weight = work.weigh(norms)[0, 0]
+        if bool(torch.isfinite(norms).all()):
+            for total, grad in zip(sums, grads, strict=True):
+                total += weight * grad
+        values.append(value)
+        order.append(members)
+        all_norms.append(norms[0])
+    joined = torch.cat(values)
+    where = torch.cat(order).to(joined.device)
+    found = torch.stack(all_norms)
+    return _Found(torch.empty_like(joined).index_copy_(0, where, joined), joined, found, found, sums)
+
+
+def _backward(work: _Work, values: Tensor, weights: Tensor) -> list[Tensor]:
+    """The gradient of `sum_i w_i loss_i`."""
+    grads: Sequence[Tensor | None] = [None] * len(work.parameters)
+    if values.requires_grad:
+        each = work.per_example(weights).to(values.dtype)
+        grads = torch.autograd.grad(values, list(work.parameters), each, allow_unused=True)
+    filled = [torch.zeros_like(p) if g is None else g for p, g in zip(work.parameters, grads, strict=True)]
+    return [wide(g.to_dense() if g.is_sparse else g) for g in filled]
+
+
+def _agrees(work: _Work, found: _Found) -> bool:
+    """Whether the sum's derivative along the first direction is the sum of the examples' derivatives.
+
+    A difference D of the two sums shows as <D, v>, normal with standard deviation ||D||.
+    """
+    backward = _dot(found.sums, work.directions(0))
+    forwards = (work.per_example(found.weights).double() * found.first.double()).sum()
+    scale = (found.weights * found.norms).double().sum()
+    coarse = found.norms.is_cuda and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+    return bool((backward - forwards).abs() <= (1e-2 if coarse else 1e-3) * scale)
+
+
+def _dot(grads: Sequence[Tensor], direction: Sequence[Tensor]) -> Tensor:
+    products = [torch.dot(g.flatten(), v.to(g.dtype).flatten()).double() for g, v in zip(grads, direction, strict=True)]
+    return torch.stack(products).sum()
+
+
+def _at_once(work: _Work, memory: Memory) -> int:
+    """How many directions at once need no more memory than a plain training step does.
+
+    A plain step holds the gradients and what is saved for the backward pass; k directions hold themselves and, at a
+    time, the tangents of two neighbouring layers.  Below 128 MiB nobody minds.  What one example needs is measured
+    once for each shape of examples, so that a resumed run decides the same.
+    """
+    shapes = tuple(x.shape[1:] if isinstance(x, Tensor) else None for x in work.batch)
+    if shapes not in memory.sizes:
+        memory.sizes[shapes] = _saved_bytes(work)
+    saved, largest = memory.sizes[shapes]
+    size = sum(p.numel() * p.element_size() for p in work.parameters)
+    room = max(size + saved * work.n, _SMALL_BYTES)
+    return max(1, min(_MOST_AT_ONCE, work.projections, room // max(size + 2 * largest * work.n, 1)))
+
+
+def _saved_bytes(work: _Work) -> tuple[int, int]:
+    """What one example's forward pass keeps for the backward pass, and the largest tensor among it."""
+    own = {p.untyped_storage().data_ptr() for p in work.parameters}
+    sizes: dict[int, int] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        if x.untyped_storage().data_ptr() not in own:
+            sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        values = work.losses(*pick(work.batch, slice(0, 1)))
+    del values
+    return sum(sizes.values()), max(sizes.values(), default=0)
+
+
+def _randomness(parameters: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Where the generators stand that a loss may draw from (dropout, augmentation)."""
+    devices = sorted({p.device for p in parameters if p.is_cuda}, key=str)
+    cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
+    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
+
+
+def _rewind(state: tuple[Any, ...]) -> None:
+    """The loss must be the same function at every call of a step, its random numbers the same."""
+    cpu, cuda, for_numpy, for_python = state
+    torch.set_rng_state(cpu)
+    for device, value in cuda:
+        torch.cuda.set_rng_state(value, device)
+    np.random.set_state(for_numpy)
+    random.setstate(for_python)
+
+
+def _refuse(parameters: Sequence[Tensor], groups: Groups) -> None:
+    if len(groups) != 1:
+        raise ValueError(
+            f"Projected norms are analysed for one norm of the whole gradient, not for {len(groups)} groups; "
+            "clip flat, or use exact norms (leave projections out)."
+        )
+    devices = {p.device.type for p in parameters}
+    if any(p.dtype in _HALF for p in parameters) or any(torch.is_autocast_enabled(device) for device in devices):
+        raise ValueError(
+            "A backward pass in half precision rounds the whole sum coarsely, which no noise hides; turn autocast off "
+            "or use exact norms (leave projections out)."
+        )
+
+
+def _reason(error: Exception) -> str:
+    """Which operation couldn't, where PyTorch says so; other messages might quote the data."""
+    named = isinstance(error, NotImplementedError) and str(error)
+    return f" ({str(error).splitlines()[0]})" if named else f" (forward mode failed: {type(error).__name__})"
