@@ -57,5 +57,5 @@ class _Record:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if FULL and not config.option.collectonly:
+    if FULL and not config.option.collectonly and not hasattr(config, "workerinput"):  # not in a worker process
         config.pluginmanager.register(_Record(), "hush-full-record")
