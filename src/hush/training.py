@@ -297,9 +297,14 @@ class Private:
         """How many examples a captured program takes at once: on a GPU, and from public numbers only."""
         if not all(p.is_cuda for p in self._parameters):
             return None
-        room = self.plan.batch + 3 * math.sqrt(self.plan.batch) * (self.plan.neighbours is ADD_REMOVE)
-        room = min(room, self.plan.records, self.microbatch or math.inf)
-        return 8 * math.ceil(room / 8)
+        batch = self.plan.batch
+        if self.plan.neighbours is not ADD_REMOVE:  # batches of one size
+            room = math.ceil(batch)
+        elif batch < 64:  # room for the largest batch would be mostly padding: go in two or three rounds instead
+            room = math.ceil(batch / 2)
+        else:
+            room = 8 * math.ceil((batch + 3 * math.sqrt(batch)) / 8)
+        return min(room, self.plan.records, self.microbatch or room)
 
     def _trained(self) -> tuple[list[str], list[nn.Parameter]]:
         """The parameters the optimiser moves, with their names in the model."""
