@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from agreement import Net, assert_agree, parameter
+from agreement import EXACT, Net, assert_agree, cross_entropy, parameter, run
 from torch import Tensor, nn
+
+from hush.gradients import Ghost, Loop, Memory
 
 FULL = os.environ.get("HUSH_FULL", "") not in ("", "0")
 COUNT = 400 if FULL else 40
@@ -129,3 +131,21 @@ def test_engines_agree_on_a_random_network(seed: int) -> None:
         cut = rng.randint(0, count)
         options["groups"] = tuple(group for group in (tuple(range(cut)), tuple(range(cut, count))) if group)
     assert_agree(model, batch, **options)
+
+
+@pytest.mark.parametrize("seed", range(1000, 1000 + COUNT // 2))
+def test_what_is_remembered_of_a_random_network_stays_right(seed: int) -> None:
+    """Calls with batches and sequences of all lengths, some with an example that isn't finite, share one memory."""
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    model, memory = network(rng).double(), Memory()
+    for _ in range(5):
+        n, length = rng.randint(1, 6), rng.randint(1, 6)
+        x, y = torch.randn(n, length, D, dtype=torch.float64), torch.randint(0, 3, (n,))
+        if rng.random() < 0.2:
+            x[rng.randrange(n)] = float("nan")
+        found = run(model, cross_entropy(model), (x, y), Ghost(), memory=memory)
+        reference = run(model, cross_entropy(model), (x, y), Loop())
+        assert torch.equal(torch.isfinite(found.norms), torch.isfinite(reference.norms))
+        apart = [float((a - b).norm()) for a, b in zip(found.sums, reference.sums, strict=True)]
+        assert max(apart) <= EXACT * max(float(b.norm()) for b in reference.sums) + 1e-14

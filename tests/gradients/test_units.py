@@ -73,6 +73,25 @@ class TestNotFinite:
         assert tries == [4, 3, 2] or len(tries) > 3
         assert all(torch.allclose(a, b, rtol=1e-12) for a, b in zip(found.sums, keep.sums, strict=True))
 
+    def test_is_left_out_whatever_the_others_do(self) -> None:
+        """What isn't finite and meets a vanishing gradient: whether it counts mustn't depend on other examples."""
+        model = Net(lambda s, x: torch.cat([s.t.expand(len(x), 1, 4), s.a(x)], 1)[:, :2] @ s.w, a=nn.Linear(4, 4))
+        model.t, model.w = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(4, 3))
+        model = model.double()
+        for engine in ENGINES:
+            for cut in (0.0, 1.0):  # the second position has no gradient, or has one for the other examples
+                x, y = examples(3, 2, 4)
+                x[0] = float("nan")
+                own = torch.tensor([0.0, cut, cut], dtype=torch.float64)
+
+                def losses(x: Tensor, y: Tensor, own: Tensor) -> Tensor:
+                    out = model(x)
+                    return F.cross_entropy(out[:, 0] + (own[:, None] * out[:, 1]).nan_to_num(), y, reduction="none")
+
+                found = run(model, losses, (x, y, own), engine)
+                alone = run(model, losses, (x[1:], y[1:], own[1:]), Loop())
+                assert all(torch.allclose(a, b, rtol=1e-12) for a, b in zip(found.sums, alone.sums, strict=True))
+
     def test_what_is_learned_from_such_a_batch_is_right(self) -> None:
         model, memory = _sequence_first().double(), Memory()
         x, y = examples(4, 4, 4)

@@ -127,7 +127,7 @@ def _factors(
         grads[where] = None  # what isn't needed any more is let go
         left[id(use.source)] -= 1
         k = index.get(id(use.source))
-        if layout is Verdict.IDLE and (grad is None or not bool(grad.any())):
+        if layout is Verdict.IDLE and grad is None:
             continue
         try:
             if grad is None or not isinstance(layout, Layout):

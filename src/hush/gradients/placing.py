@@ -73,7 +73,7 @@ def places(
     known = memory.places.setdefault(key, {})
     if len(known) < len(uses):
         known |= _looked_for(values, uses, grads, n, [k for k in range(len(uses)) if k not in known])
-    found = [known[k] if k in known else _unclear(grad) for k, grad in enumerate(grads)]
+    found = [known.get(k) for k in range(len(uses))]
     return [Layout(place.order, n) if isinstance(place, Layout) else place for place in found]
 
 
@@ -105,11 +105,6 @@ def _looked_for(
     several = {k for k in open_uses if len(fits[k]) > 1 and n > 1}  # with a single example all mean the same
     told: dict[int, Place] = {k: next(iter(fits[k]), None) for k in open_uses if k not in unclear | several}
     return told | dict.fromkeys(idle, Verdict.IDLE) | dict.fromkeys(mixed, Verdict.MIXED)
-
-
-def _unclear(grad: Tensor | None) -> Place:
-    """Where nothing could be told: nothing is lost if nothing arrives."""
-    return None if _any(grad) else Verdict.IDLE
 
 
 def _any(x: Tensor | None) -> bool:
