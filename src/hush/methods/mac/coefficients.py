@@ -1,0 +1,121 @@
+"""The coefficients of a layer's expanded objective: what one record adds, how much it may add, and the sums.
+
+Around the present weights V, a record's objective in a layer's weights W is
+
+    t(W z) = t + <G, W - V> + 1/2 sum_h (w_h - v_h)^T H_h (w_h - v_h) + ...,    G = t' z^T,    H_h = t''_h z z^T,
+
+z being its input with a one for the bias.  |G| = |t'| |z| and (sum_h |H_h|^2)^(1/2) = |t''| |z|^2 in Frobenius norms.
+The paper writes the same polynomial in powers of W (its b is G - H V); but V is public, so G and H say as much, and
+the record's share of G doesn't grow with the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hush.methods.expansion import Analytic, Expansion
+from hush.methods.mac.network import Layer
+from hush.methods.mac.objectives import Objective
+from hush.methods.sums import pack
+
+_UNITS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """A layer's inputs (with ones for the bias), pre-activations and targets for every record of a sample: PRIVATE."""
+
+    objective: Objective
+    z: Tensor
+    u: Tensor
+    targets: Tensor
+
+    @cached_property
+    def value(self) -> Tensor:
+        return self.objective.value(self.u, self.targets)
+
+    @cached_property
+    def slope(self) -> Tensor:
+        return self.objective.slope(self.u, self.targets)
+
+    @cached_property
+    def bend(self) -> Tensor:
+        return self.objective.bend(self.u, self.targets)
+
+    def norms(self, part: str) -> Tensor:
+        """Of what every record adds to a part."""
+        if part == "value":
+            return self.value.abs()
+        return (
+            _lengths(self.slope) * _lengths(self.z)
+            if part == "gradient"
+            else _lengths(self.bend) * _lengths(self.z) ** 2
+        )
+
+    def total(self, part: str, weights: Tensor) -> Tensor:
+        """The weighted sum of what the records add to a part; records of weight zero are left out, NaN or not."""
+        kept = weights > 0
+        z, weights = self.z[kept], weights[kept]
+        if part == "value":
+            return (self.value[kept] * weights).sum().reshape(1)
+        if part == "gradient":
+            return (self.slope[kept] * weights[:, None]).T @ z
+        scaled = (self.bend[kept] * weights[:, None]).T
+        blocks = [(block[:, :, None] * z).mT @ z for block in scaled.split(_UNITS_AT_ONCE)]
+        return pack(torch.cat(blocks))
+
+
+def at_present(layer: Layer, inputs: Tensor, targets: Tensor) -> Records:
+    """The records as the layer's present weights see them."""
+    z = layer.extended(inputs)
+    return Records(layer.objective, z, z @ layer.weights().T, targets)
+
+
+def clipped_weights(norms: Tensor, bound: float, analytic: bool) -> Tensor:
+    """min(1, bound/norm), and zero for a record whose norm isn't finite; by analysis nothing is clipped."""
+    weights = torch.ones_like(norms) if analytic else (bound / norms.clamp_min(1e-300)).clamp_max(1.0)
+    return torch.where(norms.isfinite(), weights, torch.zeros_like(norms))
+
+
+def analytic_bounds(layers: Sequence[Layer], expansion: Expansion) -> list[dict[str, float]]:
+    """For every layer, the most that one record can add to each part: |t'| |z|, |t''| |z|^2, and t.
+
+    Inputs, coordinates and targets lie in their balls; the weights are the present ones, which are public.
+    """
+    found = []
+    for k, layer in enumerate(layers):
+        radius = expansion.inputs if k == 0 else expansion.coordinates
+        targets = expansion.targets if k == len(layers) - 1 else expansion.coordinates
+        if radius is None:
+            raise ValueError("Bounds by analysis need bounds on the norms of inputs and coordinates; give both.")
+        largest = layer.objective.largest(layer.reach(radius), targets)
+        z = layer.input_norm(radius)
+        found.append({"gradient": largest.slope * z, "curvature": largest.bend * z**2, "value": largest.value})
+    return found
+
+
+def bounds(layers: Sequence[Layer], expansion: Expansion, learned: Sequence[float] | None) -> list[tuple[float, bool]]:
+    """Of every part of every layer, in the order of their release, with whether it is by analysis.
+
+    `learned` are thresholds that were released, in place of the expansion's own.
+    """
+    listed = [(k, part) for k in range(len(layers)) for part in expansion.parts]
+    given = [expansion.bound(part, k, len(layers)) for k, part in listed]
+    by_analysis = analytic_bounds(layers, expansion) if any(isinstance(b, Analytic) for b in given) else []
+    found = []
+    for i, ((k, part), bound) in enumerate(zip(listed, given, strict=True)):
+        if isinstance(bound, Analytic):
+            found.append((max(by_analysis[k][part], 1e-12), True))
+        else:
+            found.append((bound if learned is None else learned[i], False))
+    return found
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return lengths
