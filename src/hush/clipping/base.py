@@ -64,6 +64,8 @@ class Clipping(ABC):
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Clipping:
+        import hush.methods.expansion  # noqa: F401 (a clipping of another method's makes itself known)
+
         kinds = Clipping._kinds
         if not isinstance(data, dict) or data.get("clipping") not in kinds:
             raise ValueError(f"Not a clipping: {str(data)[:80]}; its 'clipping' must be one of {', '.join(kinds)}.")
