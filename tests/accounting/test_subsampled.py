@@ -110,7 +110,7 @@ def test_plain_gaussian_steps_mixed_in_agree_with_the_lattice(
 # Properties
 
 
-RUNS = [(0.01, 1.0, 1000), (0.2, 4.0, 50), (1e-3, 0.5, 20), (1e-4, 1.2, 10**6)]
+RUNS = [(0.01, 1.0, 1000), (0.2, 4.0, 50), (1e-3, 0.5, 20), (1e-5, 0.8, 10**6)]
 
 
 @pytest.mark.parametrize(("rate", "noise", "steps"), RUNS)

@@ -204,10 +204,10 @@ def test_interval_keeps_its_promises_and_encloses_the_reference(
     assert problem is None, f"{problem}: [{bounds.lower!r}, {bounds.upper!r}] in {seconds:.2f} s"
 
 
-def test_most_intervals_are_as_narrow_as_aimed_for(summary: _Summary) -> None:
-    """Six digits everywhere is the aim; corners of the domain (tiny rates at deep deltas) get fewer, and say so."""
+def test_intervals_are_as_narrow_as_aimed_for(summary: _Summary) -> None:
+    """Six digits, or 1e-12; where delta is within rounding of 1 or of the total variation, one in fifty gets fewer."""
     assert summary.counts["answered"] == len(CASES)
-    assert summary.counts["too wide"] <= 0.2 * len(CASES)
+    assert summary.counts["too wide"] <= 0.02 * len(CASES)
 
 
 def _outside(case: Case, bounds: Bounds, run: Mechanism, summary: _Summary) -> str | None:

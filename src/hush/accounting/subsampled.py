@@ -6,14 +6,15 @@ variant for a few large jumps (jumps.py), and, where neither applies, the lattic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import gammaln, log_ndtr, ndtr
 
 from hush.accounting import contour, jumps, lattice
 from hush.accounting.contour import ADD, REMOVE
+from hush.accounting.labels import reach_below
 from hush.accounting.losses import GaussianPair, Pair, Poisson
 from hush.accounting.transform import Array, Step
 
@@ -22,10 +23,16 @@ Curve = Callable[[Array], tuple[Array, Array]]
 
 EPSILON_LIMIT = 1e4
 _NARROW = 1e-6
+_FAIRLY_NARROW = 1e-4
+"""The lattice would not do better."""
 _QUIETLY = np.errstate(all="ignore")
 """Overflows and NaNs are expected in corners and never pass for a bound: all that is returned has been compared."""
 _FEW = 8
 _ENOUGH, _ENOUGH_FOR_MANY = 2e-7, 1e-6
+_SMALLEST = 3e-13
+"""An epsilon this small is known well enough."""
+_ROUGH = -9.0
+"""log of the relative accuracy of a delta that is good enough to find the place."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,8 @@ def epsilon(composition: Composition, log_delta: float) -> tuple[float, float]:
         if direction == ADD and _is_below(composition, direction, floor, log_delta):
             continue
         interval = _epsilon(composition, direction, log_delta)
+        if interval == (0.0, 0.0):
+            return interval  # delta(0) is the total variation, the same in both directions
         intervals.append(interval)
         floor = interval[1]
     return max(low for low, _ in intervals), max(high for _, high in intervals)
@@ -87,7 +96,10 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
     task = contour.problem(composition.steps, composition.gaussian, direction, target)
     points = np.geomspace(0.3, 300.0, 40) / epsilon
     bound = contour.chernoff(task.log_mgf, epsilon, points)
-    return bool(np.logaddexp(bound + 1e-6, np.log(max(task.dropped, 1e-300))) <= target)
+    if np.logaddexp(bound + 1e-6, np.log(max(task.dropped, 1e-300))) <= target:
+        return True
+    curve, _ = _curve_at(composition, direction, epsilon, False, _ROUGH)
+    return curve is not None and bool(curve(np.array([epsilon]))[1][0] <= target)
 
 
 @_QUIETLY
@@ -150,20 +162,47 @@ def _epsilon(composition: Composition, direction: int, target: float) -> tuple[f
         return certified_root(_gaussian_curve(composition.gaussian), 1.0, target)
     if _single(composition):
         return certified_root(_single_curve(composition.steps[0], direction), 1.0, target)
+    if composition.gaussian == 0 and _log_total_variation(composition, direction) + 1e-9 <= target:
+        return 0.0, 0.0
+    if direction == REMOVE and _log_surely_exceeded(composition) - 1e-9 > target:
+        return EPSILON_LIMIT, np.inf
     low, high = _epsilon_by_line(composition, direction, target)
     if not _is_narrow(low, high):
-        # the lattice finds the place, the jumps the digits
-        low, high = _within((low, high), lattice.epsilon(composition.pairs(direction), target, tolerance=0.03))
-    if not _is_narrow(low, high):
-        guess = float(np.sqrt(low * high)) if low > 0 and np.isfinite(high) else 0.0
-        low, high = _within((low, high), _epsilon_by_jumps(composition, direction, target, guess))
-    if not _is_narrow(low, high):
+        for guess in _guesses(composition, direction, target, (low, high)):
+            low, high = _within((low, high), _epsilon_by_jumps(composition, direction, target, guess))
+            if _is_narrow(low, high, _FAIRLY_NARROW):
+                break
+    if not _is_narrow(low, high, _FAIRLY_NARROW):
         low, high = _within((low, high), lattice.epsilon(composition.pairs(direction), target))
     return low, high
 
 
-def _is_narrow(low: float, high: float) -> bool:
-    return high - low <= max(_NARROW * high, 1e-12) < np.inf or low >= EPSILON_LIMIT
+def _guesses(composition: Composition, direction: int, target: float, known: tuple[float, float]) -> Iterator[float]:
+    """Where epsilon may be: what is known, the saddle point of the losses cut off, and what the lattice finds."""
+    low, high = known
+    if low > 0 and high < 1.5 * low:
+        yield float(np.sqrt(low * high))
+        return
+    few = sum(step.count * step.rate for step in composition.steps) < 0.3
+    if few:
+        yield _few_jumps_epsilon(composition, direction, target)
+    else:
+        try:
+            task = contour.problem(composition.steps, composition.gaussian, direction, target + 14)
+            guess = contour.saddle_for_delta(task, target)[1]
+        except contour.TooWideError:
+            guess = 0.0
+        if 0 < guess < np.inf:
+            yield guess
+    # near 0 the saddle point knows nothing: start at a small part of what the steps reach
+    yield min(reach_below(composition.steps) / 30, high)
+    low, high = _within(known, lattice.epsilon(composition.pairs(direction), target, tolerance=0.03))
+    if np.isfinite(high) and high > 0:
+        yield float(np.sqrt(low * high)) if low > 0 else 0.5 * high
+
+
+def _is_narrow(low: float, high: float, share: float = _NARROW) -> bool:
+    return high - low <= max(share * high, 1e-12) < np.inf or low >= EPSILON_LIMIT
 
 
 def _within(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
@@ -184,45 +223,92 @@ def _epsilon_by_line(composition: Composition, direction: int, target: float) ->
 
 
 def _epsilon_by_jumps(composition: Composition, direction: int, target: float, guess: float) -> tuple[float, float]:
-    """Newton's method, set up anew at each epsilon until it stands."""
-    if composition.gaussian > 0:
+    """Set up roughly where epsilon is thought to be until that stands, then as sharply as the slope there asks for."""
+    if composition.gaussian > 0 or guess <= 0:
         return 0.0, np.inf
-    if guess <= 0:
-        guess = _one_jump_epsilon(composition, direction, target)
-    if guess <= 0:
-        return 0.0, 0.0
-    for _ in range(7):
-        jump = jumps.jumps(composition.steps, direction, guess, target)
+    low, high = 0.0, np.inf
+    guess = min(guess, EPSILON_LIMIT)
+    below, above, tolerance, failed = 0.0, EPSILON_LIMIT, _ROUGH, 0
+    for _ in range(14):
+        jump = jumps.jumps(composition.steps, direction, guess, target, tolerance)
         if jump is None:
+            failed += 1
+            if below == 0 or failed > 3:
+                break
+            above, guess = guess, float(np.sqrt(below * guess))
+            continue
+        lower, upper = jump.log_delta(guess * np.array([1.0, 1 + 1e-5]))
+        below, above = (guess, above) if lower[0] > target else (below, guess) if upper[0] < target else (below, above)
+        if guess == EPSILON_LIMIT and lower[0] > target:
+            return EPSILON_LIMIT, np.inf
+        if upper[0] < target and jump.log_delta(np.zeros(1))[1][0] <= target:
+            return 0.0, 0.0
+        slope = float((upper[0] - upper[1]) / 1e-5)  # by the logarithm of epsilon
+        short = 0.5 * (lower[0] + upper[0]) - target
+        failed += bool(tolerance < _ROUGH and upper[0] - lower[0] > 0.5)
+        if failed > 3:
             break
-        lower, upper = jump.log_delta(guess * np.array([1.0, 1.0001]))
-        if not np.all(np.isfinite(lower)):
-            break
-        slope = min((upper[1] - upper[0]) / 1e-4, -1e-3)
-        step = float(np.clip((target - upper[0]) / slope, -0.4, 0.4))
-        if abs(step) < 2e-5:
-            return certified_root(jump.log_delta, guess * (1 + step), target)
-        guess = min(guess * (1 + step), EPSILON_LIMIT)
-    return 0.0, np.inf
+        if not (np.all(np.isfinite(lower)) and slope > 0):
+            root = 0.7 * guess if upper[0] < target else 1.4 * guess if lower[0] > target else guess
+        elif abs(upper[0] - target) < 0.03 * slope:
+            root = _search(jump.log_delta, guess, target, (0.8 * guess, 1.25 * guess))
+        elif abs(short) > 0.5:
+            root = guess * float(np.exp(np.clip(short / slope, -3.0, 1.0)))
+        else:
+            root = guess * float(np.clip(1 + short / slope, 0.03, 10.0))
+        root = max(root, _SMALLEST)
+        sharp = float(np.clip(np.log(max(_NARROW, 1e-12 / root) * max(slope, 1e-9)) - 2.2, -32.0, _ROUGH))
+        if abs(root / guess - 1) < 0.01 and tolerance <= sharp + 0.5:
+            before = high - low
+            low, high = _within((low, high), certified_root(jump.log_delta, root, target))
+            sharp = min(sharp, tolerance - 3)
+            if _is_narrow(low, high) or sharp < -38 or high - low > 0.7 * before:
+                break
+        if abs(root / guess - 1) < 0.05 or upper[0] - lower[0] > 0.2 * slope:
+            tolerance = min(sharp, tolerance)
+        if not below < root < above and abs(root / guess - 1) > 0.01:
+            root = np.sqrt(max(below, 1e-3 * above) * above)
+        guess = float(np.clip(root, _SMALLEST, EPSILON_LIMIT))
+    return low, high
 
 
-def _one_jump_epsilon(composition: Composition, direction: int, target: float) -> float:
-    """The epsilon at which the deltas of the single steps add up to delta: an upper bound at 0, a guess elsewhere."""
+def _log_total_variation(composition: Composition, direction: int) -> float:
+    """log of an upper bound on delta(0): total variations add up at most, and without a hit there is none."""
+    untouched = sum(step.count * np.log1p(-step.rate) for step in composition.steps)
+    added = float(_sum_of_log_deltas(composition, direction, np.zeros(1))[0])
+    return min(added, float(np.log(-np.expm1(untouched))))
 
-    if _one_jump_log_delta(composition, direction, 1e-35) <= target:
-        return 0.0
+
+def _log_surely_exceeded(composition: Composition) -> float:
+    """log of a lower bound on delta(1e4): P(A) - e^eps Q(A) for A = {some x above t}, whatever t (remove)."""
+    best = -np.inf
+    for short in (0.0, 2.0, 4.0, 8.0):
+        log_none, log_absent = 0.0, -np.inf
+        for step in composition.steps:
+            tail = float(log_ndtr(short - 1 / step.noise))
+            log_none += step.count * float(np.log1p(-step.rate * ndtr(short) - (1 - step.rate) * np.exp(tail)))
+            log_absent = float(np.logaddexp(log_absent, np.log(step.count) + tail))
+        lost = np.exp(min(EPSILON_LIMIT + log_absent, 700.0))
+        best = max(best, float(np.log(max(-np.expm1(log_none) - lost, 1e-300))))
+    return best
+
+
+def _few_jumps_epsilon(composition: Composition, direction: int, target: float) -> float:
+    """The epsilon at which a few equal jumps, as many as do it best, have the probability delta: a guess."""
     low, high = -80.0, float(np.log(EPSILON_LIMIT))
-    for _ in range(60):
+    counts = np.array([1.0, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64]) if direction == REMOVE else np.ones(1)
+    counts = counts[counts <= sum(step.count for step in composition.steps)]
+    for _ in range(40):
         middle = 0.5 * (low + high)
-        above = _one_jump_log_delta(composition, direction, float(np.exp(middle))) > target
-        low, high = (middle, high) if above else (low, middle)
+        chances = counts * _sum_of_log_deltas(composition, direction, np.exp(middle) / counts) - gammaln(counts + 1)
+        low, high = (middle, high) if np.nanmax(chances) > target else (low, middle)
     return float(np.exp(low))
 
 
-def _one_jump_log_delta(composition: Composition, direction: int, epsilon: float) -> float:
-    at = np.array([epsilon])
-    terms = [np.log(s.count) + single_step_log_delta(s, direction, at)[0] for s in composition.steps]
-    return float(np.logaddexp.reduce(terms))
+def _sum_of_log_deltas(composition: Composition, direction: int, epsilons: Array) -> Array:
+    """log of the sum of the single steps' deltas: at epsilon = 0 a bound, since total variations add up at most."""
+    terms = [np.log(step.count) + single_step_log_delta(step, direction, epsilons) for step in composition.steps]
+    return np.asarray(np.logaddexp.reduce(terms))
 
 
 def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, float]:
@@ -238,7 +324,12 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
         return EPSILON_LIMIT, np.inf
     root = _search(curve, guess, target)
     low, high = 0.0, np.inf
-    pad = max(1e-11 * root, 1e-18)
+    lower, upper = curve(np.array([root, root * (1 + 1e-5)]))
+    with np.errstate(invalid="ignore"):
+        pad = max(
+            1e-11 * root, 1e-18, float(np.nan_to_num(0.52e-5 * root * (upper[0] - lower[0]) / (upper[0] - upper[1])))
+        )
+    pad = min(pad, root) if root > 0 else 1e-18
     while pad < 4 * max(root, 1e-12):
         lower, upper = curve(np.array([max(root - pad, 0.0), root + pad]))
         if not np.isfinite(high) and upper[1] <= target:
@@ -247,15 +338,15 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
             low = root - pad
         if np.isfinite(high) and (low > 0 or root <= pad):
             break
-        pad *= 4
+        pad *= 1.5
     if not np.isfinite(high) and limit_upper <= target:
         high = EPSILON_LIMIT
     return low, high
 
 
-def _search(curve: Curve, guess: float, target: float) -> float:
+def _search(curve: Curve, guess: float, target: float, within: tuple[float, float] = (0.0, EPSILON_LIMIT)) -> float:
     """The epsilon > 0 at which the middle of the bounds is the target, by safeguarded Newton steps."""
-    below, above = 0.0, EPSILON_LIMIT
+    below, above = within
     at = float(np.clip(guess, 1e-15, EPSILON_LIMIT))
     for _ in range(80):
         nudge = 1e-5 * at
@@ -314,17 +405,19 @@ def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tup
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper)
 
 
-def _curve_at(composition: Composition, direction: int, epsilon: float, many: bool) -> tuple[Curve | None, float]:
+def _curve_at(
+    composition: Composition, direction: int, epsilon: float, many: bool, log_tolerance: float = jumps.LOG_TOLERANCE
+) -> tuple[Curve | None, float]:
     """A curve that is sharp at epsilon (and, for many points, far around it), and the spread of its tilted loss."""
     try:
         task, c, target = contour.solve_for_epsilon(composition.steps, composition.gaussian, direction, epsilon)
         line = contour.line(task, c, -45.0) if many else contour.line(task, c)
     except contour.TooWideError:
-        line, target = None, _one_jump_log_delta(composition, direction, epsilon)
+        line, target = None, float(_sum_of_log_deltas(composition, direction, np.array([epsilon]))[0])
     if line is not None:
         return line.log_delta, float(np.sqrt(task.cumulants(c)[2]))
     if composition.gaussian == 0 and epsilon > 0 and not many:
-        jump = jumps.jumps(composition.steps, direction, epsilon, min(target, -1e-3))
+        jump = jumps.jumps(composition.steps, direction, epsilon, min(target, -1e-3), log_tolerance)
         return (None if jump is None else jump.log_delta), 0.0
     return None, 0.0
 
