@@ -1,4 +1,4 @@
-"""The command line: `hush epsilon`, `delta`, `calibrate`, `curve` and `compare`.
+"""The command line: `hush epsilon`, `delta`, `calibrate`, `curve`, `compare`; `plan`, `train` and what follows it.
 
 One file a command.  What they share: `options` reads what was typed, `run` is the training run it describes as a value,
 `accountants` asks the papers' methods for comparison, `printing` says the answer to people and machines.  Everything
@@ -18,7 +18,7 @@ import typer
 from typer.exceptions import TyperException
 
 from hush import __version__
-from hush.cli import calibrate, compare, curve, delta, epsilon
+from hush.cli import calibrate, compare, curve, delta, epsilon, plan, predict, report, resume, spent, train, verify
 
 app = typer.Typer(
     name="hush",
@@ -51,6 +51,13 @@ app.command("delta")(delta.command)
 app.command("calibrate")(calibrate.command)
 app.command("curve")(curve.command)
 app.command("compare")(compare.command)
+app.command("plan")(plan.command)
+app.command("train")(train.command)
+app.command("resume")(resume.command)
+app.command("predict")(predict.command)
+app.command("spent")(spent.command)
+app.command("verify")(verify.command)
+app.command("report")(report.command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

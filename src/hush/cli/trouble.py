@@ -1,0 +1,31 @@
+"""What goes wrong outside of hush, in one sentence each."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def told_plainly(charged: bool = False) -> Iterator[None]:
+    """Missing packages, a full disk and too little memory become a `ValueError` of one sentence."""
+    kept = " What was spent is in the ledger." if charged else ""
+    try:
+        yield
+    except ImportError as error:
+        name = (error.name or "").partition(".")[0] or str(error)
+        raise ValueError(f"This takes the {name} package: pip install 'hush[train]'.") from error
+    except MemoryError:
+        raise ValueError(
+            f"There isn't enough memory for this; give fewer rows or columns, or a lower --rate.{kept}"
+        ) from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ValueError(f"The disk is full; make room and go on with `hush resume`.{kept}") from error
+        where = f" {error.filename}" if error.filename else ""
+        raise ValueError(f"The file{where} can't be read or written: {error.strerror or error}.{kept}") from error
+    except RuntimeError as error:
+        if "alloc" in str(error) or "out of memory" in str(error):
+            raise ValueError(f"There isn't enough memory for this; give a lower --rate.{kept}") from None
+        raise

@@ -1,0 +1,109 @@
+"""A run on the screen: progress with the time left, the loss (local), the epsilon spent; Ctrl-C stops it cleanly."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from hush.cli.printing import up
+from hush.cli.trouble import told_plainly
+
+if TYPE_CHECKING:
+    from hush.runs.session import Session
+
+STOPPED = 130
+"""The exit status of a run that was stopped by Ctrl-C."""
+_REFRESH = 0.5  # seconds between two looks at the account
+
+
+def watch(session: Session, run: Path) -> int:
+    """Train to the end, or to Ctrl-C; returns the exit status."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    with told_plainly(charged=True), _interrupted() as stopped:
+        if _train(session, console, stopped):
+            session.pause()
+            done, steps = session.private.steps_done, session.plan.steps
+            console.print(f"Stopped after {done} of {steps} steps; nothing is lost. Go on with: hush resume {run}")
+            return STOPPED
+        last = session.finish()
+        from hush.report import write_report
+
+        write_report(session.folder.path, local=False)
+        write_report(session.folder.path, local=True)
+    _tell(session, last, run)
+    return 0
+
+
+def _train(session: Session, console: Any, stopped: threading.Event) -> bool:
+    """Whether it was stopped."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("training"), BarColumn(28), MofNCompleteColumn(), TimeRemainingColumn())
+    facts = (TextColumn("loss {task.fields[loss]} (local)"), TextColumn("epsilon {task.fields[epsilon]}"))
+    epsilon, looked = up(session.epsilon(), 3), time.monotonic()
+    with Progress(*columns, *facts, console=console) as progress:
+        done = session.private.steps_done
+        task = progress.add_task("", total=session.plan.steps, completed=done, loss="-", epsilon=epsilon)
+        for seen in session.steps():
+            if time.monotonic() - looked > _REFRESH or seen.step == seen.steps:
+                epsilon, looked = up(session.epsilon(), 3), time.monotonic()
+            loss = f"{seen.loss:.3f}" if math.isfinite(seen.loss) else "-"
+            progress.update(task, completed=seen.step, loss=loss, epsilon=epsilon)
+            if stopped.is_set() and seen.step < seen.steps:
+                return True
+    return False
+
+
+@contextmanager
+def _interrupted() -> Iterator[threading.Event]:
+    """Set by Ctrl-C; a second Ctrl-C interrupts at once, as usual."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _tell(session: Session, last: dict[str, Any], run: Path) -> None:
+    from hush.cli.printing import print_answer
+
+    plan, card = session.plan, session.card
+    assert plan.delta is not None
+    score = last.get("score")
+    rows = {
+        "publish": f"{run}/public: model, loader, plan, ledger, report.html",
+        "keep": f"{run}/private: checkpoint, local metrics, report-local.html; not for release",
+        "model": f"{card.network.inputs} features, "
+        + (f"{len(card.classes)} classes" if card.classes is not None else f"the number {card.target!r}"),
+    }
+    if score is not None:
+        what = f"{score:.1%} right" if card.classes is not None else f"root mean squared error {score:.4g}"
+        rows["hold-out"] = (
+            f"{what} of {session._held.records} (LOCAL ONLY: not paid for, so don't publish or choose by it)"
+        )
+    if session.private.steps_done < plan.steps:
+        rows["stopped"] = f"after {session.private.steps_done} of {plan.steps} steps: the budget was used up by a crash"
+    print_answer(
+        f"epsilon <= {up(session.epsilon(), 4)} at delta = {plan.delta:g}",
+        f"The model is private for adding or removing one {plan.unit}; hush report {run} explains what that means.",
+        rows,
+    )

@@ -1,0 +1,146 @@
+"""What lies where in a run's folder: what may be published, and what may not, apart from each other.
+
+RUN/public/    model.safetensors, model.json, load.py, plan.json, ledger.jsonl, manifest.json, report.html
+RUN/private/   checkpoint/, settings.json, local.json, report-local.html     (modes 0700 and 0600)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hush.journal import sync
+
+WARNING = "NOT-FOR-RELEASE.txt"
+_WORDS = """This folder is private. It holds what was computed from the records without noise (losses, scores, gradient
+norms), where the records lie, and the key of the noise: whoever has it can take the noise off the model.
+Publish the folder `public` beside it instead.
+"""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The places of a run."""
+
+    path: Path
+
+    @property
+    def public(self) -> Path:
+        return self.path / "public"
+
+    @property
+    def private(self) -> Path:
+        return self.path / "private"
+
+    @property
+    def weights(self) -> Path:
+        return self.public / "model.safetensors"
+
+    @property
+    def card(self) -> Path:
+        return self.public / "model.json"
+
+    @property
+    def plan(self) -> Path:
+        return self.public / "plan.json"
+
+    @property
+    def manifest(self) -> Path:
+        return self.public / "manifest.json"
+
+    @property
+    def ledger(self) -> Path:
+        return self.public / "ledger.jsonl"
+
+    @property
+    def loader(self) -> Path:
+        return self.public / "load.py"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.private / "checkpoint"
+
+    @property
+    def settings(self) -> Path:
+        return self.private / "settings.json"
+
+    @property
+    def local(self) -> Path:
+        return self.private / "local.json"
+
+    def create(self) -> None:
+        """Make the folders; a run never goes over another one."""
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise ValueError(
+                f"{self.path} is there already; go on with it by `hush resume {self.path}`, or give another --output."
+            )
+        try:
+            self.public.mkdir(parents=True)
+            self.private.mkdir(mode=0o700)
+            write_text(self.private / WARNING, _WORDS, mode=0o600)
+        except OSError as error:
+            raise ValueError(f"{self.path} can't be written: {error.strerror or error}.") from error
+
+    def check(self) -> None:
+        """Refuse what isn't a run's folder."""
+        if not self.plan.is_file() and not self.settings.is_file():
+            raise ValueError(f"{self.path} is no run of `hush train`; it would have a folder public with a plan.json.")
+
+    def need_room(self, size: int) -> None:
+        """Refuse to begin on a disk that is nearly full: nothing is to be spent that can't be kept."""
+        free = shutil.disk_usage(self.path).free
+        if free < size:
+            raise ValueError(
+                f"The disk of {self.path} has {free >> 20} MiB left and the run needs {size >> 20}; make room."
+            )
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """Put a text in place of what is there, in one step: after a crash it is the old one or the new one."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        sync(path.parent)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()
+
+
+def write_json(path: Path, value: Any, mode: int = 0o644) -> None:
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n", mode)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file that hush wrote."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing; the run didn't get that far, or the folder is incomplete.") from None
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}.") from error
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is damaged: it isn't the JSON that hush wrote.") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged: it isn't the JSON that hush wrote.")
+    return value
+
+
+def digest(path: Path) -> str:
+    """BLAKE2b-256 of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+    except OSError as error:
+        raise ValueError(f"{path} can't be read: {error.strerror}.") from error
