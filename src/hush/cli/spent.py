@@ -29,8 +29,6 @@ def command(run: RunArgument, as_json: JsonOption = False) -> None:
         "spent": f"{down(spent.lower)} <= epsilon <= {up(spent.upper)} at delta = {found.delta:g}",
         "steps": f"{found.steps_charged} of {found.terms['steps']} charged",
         "survey": f"{len(found.terms['questions'])} questions asked of the data, with noise",
-        if found.terms["questions"]
-        else "none: all was declared",
         "planned": f"epsilon <= {up(planned.upper)}: what holds if the run is stopped because of what it showed",
         "neighbours": f"add/remove one {found.unit}",
         "state": "finished" if found.finished else f"not finished: hush resume {run}",
