@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
@@ -134,13 +134,9 @@ def _near(grid: Grid, largest_power: float) -> NDArray[np.bool_]:
     return np.asarray(np.abs(grid.loss) * max(largest_power, 1.0) < _SERIES_RADIUS)
 
 
-def excess(grid: Grid, powers: Numbers, window: Array | None = None) -> Numbers:
-    """Sum over the nodes of window * (g^r - 1 - r (g-1)), for each power r (real or complex)."""
+def excess(grid: Grid, powers: Numbers) -> Numbers:
+    """Sum over the nodes of g^r - 1 - r (g-1), for each power r (real or complex)."""
     loss, log_weight, weight = grid.loss, grid.log_weight, grid.weight
-    if window is not None:
-        weight = weight * window
-        with np.errstate(divide="ignore"):
-            log_weight = log_weight + np.log(window)
     near = _near(grid, float(np.max(np.abs(powers))))
     far = ~near
     result = np.zeros(powers.shape, dtype=powers.dtype)
@@ -151,17 +147,17 @@ def excess(grid: Grid, powers: Numbers, window: Array | None = None) -> Numbers:
     if far.any():
         with np.errstate(over="ignore"):
             tilted = np.exp(np.multiply.outer(powers, loss[far]) + log_weight[far])
-        result += tilted.sum(axis=-1) - weight[far].sum() - powers * _weighted_ratio(grid, far, window).sum()
+        result += tilted.sum(axis=-1) - weight[far].sum() - powers * _weighted_ratio(grid, far).sum()
     return result
 
 
-def _weighted_ratio(grid: Grid, where: NDArray[np.bool_], window: Array | None = None) -> Array:
+def _weighted_ratio(grid: Grid, where: NDArray[np.bool_]) -> Array:
     """weight * (g - 1), neither cancelling for g near 1 nor overflowing where g is huge and the weight tiny."""
     loss, log_weight = grid.loss[where], grid.log_weight[where]
     small = np.exp(log_weight) * np.expm1(np.minimum(loss, 1.0))
     large = np.exp(np.maximum(loss, 1.0) + log_weight) - np.exp(log_weight)
     ratio: Array = np.where(loss < 1.0, small, large)
-    return ratio if window is None else ratio * window[where]
+    return ratio
 
 
 def rounding(grid: Grid, real_power: float, sizes: Array) -> Array:
@@ -228,23 +224,13 @@ def _log_sum(terms: Array) -> float:
     return top + float(np.log(np.exp(terms - top).sum()))
 
 
-def sufficient_spacing(
-    grid: Grid, real_power: float, height: float, log_error: float, window_width: float = np.inf
-) -> tuple[float, float]:
-    """The widest node spacing for which a strip proves an error below exp(log_error) up to |Im r| = height, and its b.
-
-    `window_width` is the width w of a factor like Phi((x - x0)/w), which is at most 2 + v exp(v^2/2) in modulus at
-    height b = v w.
-    """
+def sufficient_spacing(grid: Grid, real_power: float, height: float, log_error: float) -> tuple[float, float]:
+    """The widest node spacing that a strip proves good to exp(log_error) up to |Im r| = height, and its b."""
     best = (0.0, 0.0)
-    for shift in np.concatenate([shifts(grid), window_width * np.array([0.7, 1.5, 3.0])]):
-        if not shift < 2.3 * grid.step.noise:
-            continue
+    for shift in shifts(grid):
         size = _log_bound_along(grid, shift, real_power, height)
         polynomial = 0.5 * shift**2 + np.log(3 + 2 * (abs(real_power) + height))
-        turned = shift / window_width
-        window = np.log(2 + turned) + 0.5 * turned**2
-        needed = np.logaddexp(size, polynomial) + window + np.log(2) - log_error
+        needed = np.logaddexp(size, polynomial) + np.log(2) - log_error
         best = max(best, (float(2 * np.pi * shift / max(float(needed), 1.0)), float(shift)))
     return best
 
@@ -257,20 +243,7 @@ def _end_losses(grid: Grid) -> tuple[Array, Array, Array]:
     return loss, -0.5 * ends**2 - _LOG_SQRT_2PI, np.exp(np.log(grid.step.rate) + exponent - loss)
 
 
-@dataclass(frozen=True)
-class Window:
-    """A factor Phi(at) that the integrand has at an end of the interval, Phi being of x over `width` there."""
-
-    at: float = np.inf
-    width: float = np.inf
-
-
-NO_WINDOWS = (Window(), Window())
-
-
-def end_sizes(
-    grid: Grid, real_power: float, height: float, shift: float, windows: tuple[Window, Window] = NO_WINDOWS
-) -> float:
+def end_sizes(grid: Grid, real_power: float, height: float, shift: float) -> float:
     """What the two vertical sides of the strip of half-width `shift` may add to the quadrature error.
 
     They are integrated against exp(-2 pi y/spacing), twice for each end; |g^r| grows by exp(height * arg g) at most.
@@ -280,75 +253,23 @@ def end_sizes(
         polynomial = 1 + (abs(real_power) + height) * (np.abs(np.expm1(loss)) + 2 * share * np.exp(loss))
     log_sizes = np.logaddexp(real_power * loss, np.log(polynomial)) + density
     damping = 2 * np.pi / grid.spacing
-    sides = [_log_side(grid, share[k], real_power, height, shift, damping, windows[k]) for k in (0, 1)]
+    sides = [_log_side(grid, share[k], real_power, height, shift, damping) for k in (0, 1)]
     return float(2 * np.exp(np.minimum(np.logaddexp.reduce(log_sizes + sides), 300.0)))
 
 
-def windowed_error(
-    grid: Grid, real_power: float, height: float, log_window: Array, edges: tuple[tuple[float, float], ...]
-) -> float:
-    """A bound on the error of a windowed sum, where the far end turns too fast for the nodes but hardly counts.
-
-    g^r turns by height * share/sigma a unit of x.  Up to the node where that is 0.8 of what the nodes resolve the strip
-    bound holds; beyond, sum and integral are both at most the sum of moduli.  `edges` are the (place, signed width) of
-    the window's factors Phi((x - place)/width).
-    """
-    turning = height * np.exp(np.log(grid.step.rate) + grid.exponent - grid.loss) / grid.step.noise
-    count = int(np.searchsorted(turning, 0.8 * 2 * np.pi / grid.spacing))
-    moduli = np.logaddexp(real_power * grid.loss, np.log1p((abs(real_power) + height) * np.abs(np.expm1(grid.loss))))
-    moduli = moduli + grid.log_weight + log_window + cell_allowance(grid, grid.loss, abs(real_power))
-    beyond = 2 * float(np.exp(np.minimum(moduli[count:], 300.0)).sum())
-    if count < 4:
-        return np.inf
-    kept = Grid(grid.step, grid.left, grid.spacing, count)
-    narrowest = min(abs(width) for _, width in edges)
-    ends = []
-    for end in (kept.left, kept.right):
-        values = [((end - place) / width, abs(width)) for place, width in edges]
-        ends.append(Window(*min(values)))
-    best = np.inf
-    for shift in np.concatenate([narrowest * np.array([0.7, 1.5, 3.0, 5.0]), shifts(grid)]):
-        if shift >= 2.3 * grid.step.noise:
-            continue
-        turned = shift / narrowest
-        strip = np.logaddexp(
-            _log_bound_along(kept, shift, real_power, height),
-            0.5 * shift**2 + np.log(3 + 2 * (abs(real_power) + height)),
-        )
-        strip += np.log(2 + turned) + 0.5 * turned**2 + np.log(2) - 2 * np.pi * shift / grid.spacing
-        sides = end_sizes(kept, real_power, height, float(shift), (ends[0], ends[1]))
-        best = min(best, float(np.exp(min(strip, 300.0))) + sides)
-    return best + beyond
-
-
-def log_moved_sides(
-    grid: Grid, real_power: float, height: float, shift: float, windows: tuple[Window, Window] = NO_WINDOWS
-) -> float:
-    """log of what moving the line of integration by `shift` adds at the two ends, for every |Im r| >= height."""
-    loss, density, share = _end_losses(grid)
-    sides = [_log_side(grid, share[k], real_power, -height, shift, 0.0, windows[k]) for k in (0, 1)]
-    return float(np.logaddexp.reduce(real_power * loss + density + sides))
-
-
-def _log_side(
-    grid: Grid, share: float, real_power: float, height: float, shift: float, damping: float, window: Window
-) -> float:
-    """log of the integral over 0 <= y <= shift of |g^r phi window| at x + iy beside its size at y = 0, cell by cell.
+def _log_side(grid: Grid, share: float, real_power: float, height: float, shift: float, damping: float) -> float:
+    """log of the integral over 0 <= y <= shift of |g^r phi| at x + iy beside its size at y = 0, cell by cell.
 
     With w the hit's share at x, |g(x+iy)/g(x)|^2 = 1 - 2 w (1-w) (1 - cos(y/sigma)) falls with y, and
     arg g = atan2(w sin, 1 - w + w cos) is concave where w < 1/2, with slope w/sigma at 0, and rises where w >= 1/2.
-    A window Phi(v + iy/w) is at most Phi(v) + (y/w) exp((y/w)^2/2) phi(v).
     """
     y = np.linspace(0.0, shift, 400)
     angle = y / grid.step.noise
     argument = np.arctan2(share * np.sin(angle), 1 - share * (1 - np.cos(angle)))
     shrunk = 0.5 * np.log(np.maximum(1 - 2 * share * (1 - share) * (1 - np.cos(angle)), 1e-300))
     most = np.maximum(argument[:-1], argument[1:]) + (angle[1] * share if share < 0.5 else 0.0)
-    turning = height * most if height > 0 else height * np.minimum(argument[:-1], argument[1:])
-    exponent = turning - damping * y[:-1] + 0.5 * y[1:] ** 2 + np.maximum(real_power * shrunk[1:], 0.0)
-    turned = y[1:] / window.width
-    bell = np.log(turned + 1e-300) + 0.5 * (turned**2 - min(window.at**2, 1e4)) - _LOG_SQRT_2PI
-    return float(np.log(y[1]) + np.logaddexp.reduce(exponent + np.logaddexp(log_ndtr(window.at), bell)))
+    exponent = height * most - damping * y[:-1] + 0.5 * y[1:] ** 2 + np.maximum(real_power * shrunk[1:], 0.0)
+    return float(np.log(y[1]) + np.logaddexp.reduce(exponent))
 
 
 def log_decay(grid: Grid, real_power: float, height: float, size: float) -> float:
@@ -368,7 +289,8 @@ def log_decay(grid: Grid, real_power: float, height: float, size: float) -> floa
     small = np.array([0.1, 0.3, 0.6, 1.0]) * height * slope
     for shift in np.concatenate([small[small < 0.5 * noise], shifts(grid)]):
         moved = log_integral_along(grid, shift, real_power, height, -1)
-        second = min(0.9 * (np.pi * noise - shift), 6.0)
+        # with |y| <= b, or |y| + b <= pi sigma/2, the sum of arg g at b + y and at b - y is not negative
+        second = min(0.9 * (np.pi * noise - shift), max(shift, 0.5 * np.pi * noise - shift), 6.0)
         if real_power >= 0:
             size_there = float(np.log(size))
         else:
@@ -386,9 +308,3 @@ def log_decay(grid: Grid, real_power: float, height: float, size: float) -> floa
         log_ends = float(np.logaddexp.reduce(ends)) + 0.5 * shift**2 + float(np.log(shift + grid.spacing))
         best = min(best, float(np.logaddexp(np.logaddexp(moved, log_error), log_ends)))
     return best
-
-
-def log_tail(step: Step, right: float) -> float:
-    """log P(x > right) under the mixture, for the record of what a cut leaves out."""
-    hit = np.log(step.rate) + log_ndtr(1 / step.noise - right)
-    return float(np.logaddexp(np.log1p(-step.rate) + log_ndtr(-right), hit)) if step.rate < 1 else float(hit)
