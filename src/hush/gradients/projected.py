@@ -17,6 +17,7 @@ two backward passes, and at last one unit after the other.
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,7 +49,6 @@ from hush.keys import Key
 _HALF = (torch.float16, torch.bfloat16)
 _SMALL_BYTES = 1 << 27
 _MOST_AT_ONCE = 16
-_FAILURES = (RuntimeError, NotImplementedError, ValueError, TypeError)
 
 
 def gaussian_directions(key: Key, step: int, parameters: Sequence[Tensor]) -> Directions:
@@ -108,7 +108,7 @@ def projected(
                 continue
             try:
                 found = way()
-            except _FAILURES as error:
+            except Exception as error:  # whatever stops it, the next way asks less of the user's code
                 memory.way, memory.reason = k + 1, _reason(error)
                 continue
             if not bool(torch.isfinite(found.norms).all()):
@@ -169,7 +169,8 @@ class _Found:
 
 
 def _by_forward_mode(work: _Work, at_once: int) -> _Found:
-    with unfused() as mode:
+    with unfused() as mode, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # PyTorch's own use of it
         if at_once > 1:
             derivatives = vectorised(work.parameters, work.losses, work.batch, work.directions, work.wanted, at_once)
         else:
