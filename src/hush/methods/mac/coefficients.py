@@ -77,9 +77,8 @@ def at_present(layer: Layer, inputs: Tensor, targets: Tensor) -> Records:
 
 
 def clipped_weights(norms: Tensor, bound: float, analytic: bool) -> Tensor:
-    """min(1, bound/norm), and zero for a record whose norm isn't finite; by analysis nothing is clipped."""
-    weights = torch.ones_like(norms) if analytic else (bound / norms.clamp_min(1e-300)).clamp_max(1.0)
-    return torch.where(norms.isfinite(), weights, torch.zeros_like(norms))
+    """min(1, bound/norm); by analysis nothing is clipped."""
+    return torch.ones_like(norms) if analytic else (bound / norms.clamp_min(1e-300)).clamp_max(1.0)
 
 
 def analytic_bounds(layers: Sequence[Layer], expansion: Expansion) -> list[dict[str, float]]:

@@ -63,12 +63,26 @@ def coordinates(
         with torch.enable_grad():
             total = penalised(layers, weights, x, moving, targets, steps.penalty).sum()
         for z, gradient in zip(moving, torch.autograd.grad(total, moving), strict=True):
-            z.grad = gradient
+            z.grad = _along(z.detach(), gradient, radius)
         adam.step()
         with torch.no_grad():
             for z in moving:
                 z.copy_(projected(z, radius))
     return [z.detach() for z in moving]
+
+
+def _along(rows: Tensor, gradient: Tensor, radius: float | None) -> Tensor:
+    """The gradient without what would only lead out of the ball, for rows at its edge.
+
+    Adam scales coordinates apart, so a step outwards that is projected back would move along the edge where the
+    objective has no slope.
+    """
+    if radius is None:
+        return gradient
+    length = rows.square().sum(dim=1, keepdim=True)
+    outwards = (gradient * rows).sum(dim=1, keepdim=True) / length.clamp_min(1e-300)
+    held = (length >= radius**2 * (1 - 1e-6)) & (outwards < 0)
+    return torch.where(held, gradient - outwards * rows, gradient)
 
 
 def penalised(

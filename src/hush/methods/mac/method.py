@@ -139,13 +139,13 @@ class MAC:
         room = 1 - _SLACK - margin(self.private.plan.batch)
         scale = math.sqrt(len(limits))
         names = self.expansion.parts
-        parts, norms = [], []
+        norms = torch.stack([layer.norms(part) for layer in records for part in names], dim=1)
+        finite = norms.isfinite().all(dim=1)
+        parts = []
         for i, (bound, analytic) in enumerate(limits):
-            layer, part = records[i // len(names)], names[i % len(names)]
-            norms.append(layer.norms(part))
-            weights = room * clipped_weights(norms[-1], bound, analytic)
-            parts.append(layer.total(part, weights) / (scale * bound))
-        return parts, torch.stack(norms, dim=1)
+            weights = clipped_weights(norms[:, i], bound, analytic).where(finite, norms.new_zeros(()))
+            parts.append(records[i // len(names)].total(names[i % len(names)], room * weights) / (scale * bound))
+        return parts, norms
 
     def _released(self, step: int, parts: list[Tensor], limits: Sequence[tuple[float, bool]]) -> list[Tensor]:
         """All parts with one noise, each scaled back: the paper's joint release."""
