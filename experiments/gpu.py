@@ -1,0 +1,116 @@
+"""All training rows on one GPU, most informative first, within a time limit.
+
+    PYTHONPATH=src python experiments/gpu.py --data-dir DATA --limit 560 --out results.json
+
+Writes the JSON after every row, so nothing is lost when time runs out; `--only NAME ...` takes some experiments.  Each
+row is searched over its grid where it has one (on held-out training records), then trained in all seeds at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hush.experiments import tasks
+from hush.experiments.rows import Row, read_all
+from hush.experiments.trainer import OutOfTimeError
+from hush.experiments.training import run_row, search
+
+ORDER = (
+    "mnist",
+    "fashion",
+    "bu2019-table3",
+    "bu2019-table2",
+    "bu2019-table4",
+    "abadi2016-cifar10",
+    "bu2019-table1",
+    "abadi2016-mnist",
+    "harder2018-autoencoder",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data-dir", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no new row is begun")
+    parser.add_argument("--seeds", type=int, help="instead of each row's own number")
+    parser.add_argument("--only", nargs="*", default=list(ORDER))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--no-search", action="store_true")
+    parser.add_argument("--shorten", type=float, default=1.0, help="steps are multiplied by this (for a try)")
+    options = parser.parse_args()
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.cudnn.allow_tf32 = True
+    device = torch.device(options.device)
+    began = time.monotonic()
+    deadline = began + options.limit
+    experiments = read_all(Path(__file__).parent)
+    results: dict[str, list[dict[str, Any]]] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    for name in options.only:
+        cached: tuple[tuple[str, float | None], tasks.Task] | None = None
+        chosen: dict[str, dict[str, Any]] = {}
+        for row in experiments[name].rows:
+            if time.monotonic() > deadline:
+                break
+            said = f"{time.monotonic() - began:6.1f} s  {name}: {row.name} ({row.recipe})"
+            print(said, flush=True)
+            wanted = (row.task, row.pca_noise)
+            try:
+                if cached is None or cached[0] != wanted:
+                    cached = None
+                    clear(device)
+                    started = time.monotonic()
+                    cached = (wanted, tasks.prepare(row.task, options.data_dir, device, row.pca_noise))
+                    print(f"          prepared in {time.monotonic() - started:.1f} s", flush=True)
+                if not options.no_search:
+                    row = row.varied(**chosen.get(row.like, {}))
+                result = one(row, cached[1], device, options, deadline)
+                chosen[row.name] = result["chosen"]
+            except OutOfTimeError as stopped:
+                result = {"name": row.name, "recipe": row.recipe, "stopped": str(stopped)}
+            except Exception as error:  # the other rows still count
+                traceback.print_exc()
+                result = {"name": row.name, "recipe": row.recipe, "failed": f"{type(error).__name__}: {error}"[:500]}
+            clear(device)
+            kept = [other for other in results.get(name, []) if other["name"] != row.name]
+            results[name] = [*kept, result]
+            options.out.write_text(json.dumps(results, indent=1))
+            print(f"          {json.dumps({k: v for k, v in result.items() if k in SHOWN})}", flush=True)
+    print(f"{time.monotonic() - began:6.1f} s  done", flush=True)
+
+
+SHOWN = ("mean", "deviation", "last", "epsilon", "seconds", "search_seconds", "lr", "steps", "captured", "failed", "stopped")
+
+
+def one(row: Row, task: tasks.Task, device: torch.device, options: argparse.Namespace, deadline: float) -> dict[str, Any]:
+    started = time.monotonic()
+    if options.shorten != 1:
+        row = row.varied(steps=max(2, round(options.shorten * row.length(len(task.train)))), epochs=None)
+        row = row.varied(grid={k: v for k, v in row.grid.items() if k != "steps"})
+    log: list[dict[str, Any]] = []
+    varied = ["lr", *(name for name in row.grid if name not in ("lr", "move"))]
+    if not options.no_search and row.grid:
+        row, log = search(row, task, deadline)
+        clear(device)
+    searched = time.monotonic() - started
+    result = run_row(row, task, device, seeds=options.seeds, deadline=deadline)
+    return result | {"search": log, "search_seconds": round(searched, 2), "chosen": {name: getattr(row, name) for name in varied}}
+
+
+def clear(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Experiments as data: one TOML file each, with a row for every number of a paper's table."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hush.accounting import Mechanism
+from hush.clipping import Clipping, Flat, Normalised
+from hush.experiments.trainer import Recipe
+from hush.plan import Plan
+
+
+@dataclass(frozen=True)
+class Row:
+    """One training row: what is trained, how, and what a paper says of it.
+
+    recipe      "paper" (the paper's own), "best" (hush's) or "plain" (without privacy)
+    task        the data, prepared: a name in `hush.experiments.tasks`
+    noise       the noise multiplier, or `epsilon` at `delta` from which hush finds the smallest
+    clip        the norm; `normalised` scales every gradient to it (automatic clipping)
+    average     the decay of the weights' average, which is then what is evaluated
+    copies      augmented copies averaged in an example's gradient
+    grid        learning rates (and more) that are searched; "move" is the learning rate times the clip norm
+    like        the row whose grid also chose for this one
+    paper       the paper's numbers by name: accuracy in percent, rmse, epsilon ...
+    target      what the row should reach
+    """
+
+    name: str
+    task: str
+    model: str
+    batch: float
+    recipe: str = "best"
+    epochs: float | None = None
+    steps: int | None = None
+    noise: float | None = None
+    epsilon: float | None = None
+    delta: float = 1e-5
+    clip: float = 1.0
+    normalised: bool = False
+    lr: float = 0.1
+    momentum: float = 0.0
+    adam: bool = False
+    final: float = 1.0
+    decay: float = 1.0
+    average: float | None = None
+    weight_decay: float = 0.0
+    copies: int = 1
+    seeds: int = 5
+    metric: str = "accuracy"
+    pca_noise: float | None = None
+    grid: dict[str, list[float]] = field(default_factory=dict)
+    like: str = ""
+    paper: dict[str, float] = field(default_factory=dict)
+    target: float | None = None
+    chunk: int | None = None
+    note: str = ""
+
+    def length(self, records: int) -> int:
+        """How many steps."""
+        if self.steps is not None:
+            return self.steps
+        if self.epochs is None:
+            raise ValueError(f"The row {self.name!r} needs steps or epochs.")
+        return round(self.epochs * records / self.batch)
+
+    def plan(self, records: int, beside: Mechanism | None = None) -> Plan | None:
+        """What is promised; nothing for a plain row."""
+        if self.recipe == "plain":
+            return None
+        clip: Clipping = Normalised(self.clip) if self.normalised else Flat(self.clip)
+        batch, steps = min(self.batch, records), self.length(records)
+        return _plan(records, batch, steps, self.noise, self.epsilon, self.delta, clip, beside)
+
+    @property
+    def training(self) -> Recipe:
+        return Recipe(
+            self.lr, self.momentum, self.adam, self.final, self.decay, self.average, self.weight_decay, self.copies
+        )
+
+    def varied(self, **changes: Any) -> Row:
+        return replace(self, **changes)
+
+
+@lru_cache
+def _plan(
+    records: int,
+    batch: float,
+    steps: int,
+    noise: float | None,
+    epsilon: float | None,
+    delta: float,
+    clip: Clipping,
+    beside: Mechanism | None,
+) -> Plan:
+    """Remembered, since rows that differ in their learning rates share it and its noise is searched for."""
+    return Plan(
+        records=records,
+        batch=batch,
+        steps=steps,
+        noise_multiplier=noise,
+        epsilon=epsilon,
+        delta=delta,
+        clip=clip,
+        beside=beside,
+    )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of a paper."""
+
+    name: str
+    title: str
+    paper: str
+    text: str = ""
+    rows: tuple[Row, ...] = ()
+    account: str | None = None
+    """The name of the accounting in `hush.experiments.accounts`, where there is one."""
+
+
+def read(path: Path) -> Experiment:
+    """An experiment's file; unknown keys are refused by name."""
+    data = tomllib.loads(path.read_text("utf-8"))
+    shared = data.pop("shared", {})
+    rows = tuple(_row(path, shared | row) for row in data.pop("rows", []))
+    _known(path, data, Experiment, without={"name", "rows"})
+    return Experiment(name=path.stem, rows=rows, **data)
+
+
+def read_all(folder: Path) -> dict[str, Experiment]:
+    """Every experiment of a folder, by name."""
+    found = {path.stem: read(path) for path in sorted(folder.glob("*.toml"))}
+    if not found:
+        raise ValueError(f"{folder} holds no experiments; run in hush's repository, or give --experiments.")
+    return found
+
+
+def _row(path: Path, data: dict[str, Any]) -> Row:
+    _known(path, data, Row, without=set())
+    return Row(**data)
+
+
+def _known(path: Path, data: dict[str, Any], kind: type, without: set[str]) -> None:
+    names = {item.name for item in fields(kind)} - without
+    if unknown := sorted(set(data) - names):
+        raise ValueError(f"{path} has the unknown key {unknown[0]!r}; the keys are {', '.join(sorted(names))}.")

@@ -1,0 +1,252 @@
+"""Many small models trained together: seeds, and settings that share an architecture, along a first dimension.
+
+Dimensions: S models, B examples a batch, A augmented copies of each, L positions (pixels), K inputs, C outputs.
+
+A model is a function of stacked parameters that calls `tape.affine` for every layer with weights and `tape.lookup` for
+every embedding.  The tape keeps the inputs and outputs; one `autograd.grad` of the losses with respect to the outputs
+then gives every example's gradient as a product of what was kept, so that clipping needs no second pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Parameters = dict[str, Tensor]
+Forward = Callable[["Tape", Parameters, Tensor], Tensor]
+
+
+@dataclass(eq=False)
+class Affine:
+    """out = inputs @ weight + bias, with (S, B, L, K) inputs and (S, B, L, C) outputs."""
+
+    name: str
+    inputs: Tensor
+    out: Tensor
+    bias: bool
+    formed: Tensor | None = None
+    """Every example's gradient (S, B, K, C), where forming it is cheapest."""
+
+    def squared_norms(self, g: Tensor) -> Tensor:
+        L, K, C = self.inputs.shape[2], self.inputs.shape[3], g.shape[3]
+        if L == 1:
+            total = self.inputs.square().sum((2, 3)) * g.square().sum((2, 3))
+        elif L * (K + C) < K * C:  # |sum_l x_l g_l^T|^2 = sum_lm (x_l . x_m)(g_l . g_m)
+            total = ((self.inputs @ self.inputs.mT) * (g @ g.mT)).sum((2, 3))
+        else:
+            self.formed = self.inputs.mT @ g
+            total = self.formed.square().sum((2, 3))
+        return total + g.sum(2).square().sum(2) if self.bias else total
+
+    def weighted_sums(self, g: Tensor, weights: Tensor) -> Parameters:
+        if self.formed is not None:
+            weight = (weights[:, None] @ self.formed.flatten(2)).view(-1, *self.formed.shape[2:])
+        else:
+            weight = self.inputs.flatten(1, 2).mT @ (g * weights[:, :, None, None]).flatten(1, 2)
+        sums = {self.name: weight}
+        return sums | {self.name + ".bias": (weights[:, None] @ g.sum(2))[:, 0]} if self.bias else sums
+
+
+@dataclass(eq=False)
+class Lookup:
+    """out[s, b] = table[s, index[s, b]], one row an example."""
+
+    name: str
+    index: Tensor
+    out: Tensor
+    rows: int
+
+    def squared_norms(self, g: Tensor) -> Tensor:
+        return g.square().sum(2)
+
+    def weighted_sums(self, g: Tensor, weights: Tensor) -> Parameters:
+        models, _, width = g.shape
+        offsets = self.index + self.rows * torch.arange(models, device=g.device)[:, None]
+        sums = g.new_zeros(models * self.rows, width)
+        sums.index_add_(0, offsets.flatten(), (g * weights[:, :, None]).flatten(0, 1))
+        return {self.name: sums.view(models, self.rows, width)}
+
+
+@dataclass(eq=False)
+class Tape:
+    """What met which parameter; every name at most once."""
+
+    met: list[Affine | Lookup] = field(default_factory=list)
+
+    def affine(self, name: str, parameters: Parameters, inputs: Tensor) -> Tensor:
+        bias = parameters.get(name + ".bias")
+        weight = parameters[name]
+        out = (inputs.flatten(1, 2) @ weight).view(*inputs.shape[:3], weight.shape[2])
+        out = out if bias is None else out + bias[:, None, None]
+        # the parameters aren't asked for gradients; the outputs are
+        out = out if out.requires_grad else out.requires_grad_()
+        self.met.append(Affine(name, inputs.detach(), out, bias is not None))
+        return out
+
+    def lookup(self, name: str, parameters: Parameters, index: Tensor) -> Tensor:
+        table = parameters[name]
+        models, rows, _ = table.shape
+        out = table[torch.arange(models, device=table.device)[:, None], index].requires_grad_()
+        self.met.append(Lookup(name, index, out, rows))
+        return out
+
+
+def clipped_sums(
+    forward: Forward,
+    parameters: Parameters,
+    losses: Callable[[Tensor, Tensor], Tensor],
+    inputs: Tensor,
+    targets: Tensor,
+    weigh: Callable[[Tensor], Tensor],
+) -> Parameters:
+    """Each model's sum of its clipped per-example gradients; `losses(outputs, targets)` and `weigh(norms)` are (S, B)."""
+    tape = Tape()
+    with torch.enable_grad():
+        total = losses(forward(tape, parameters, inputs), targets).sum()
+        gradients = torch.autograd.grad(total, [met.out for met in tape.met])
+    squares = torch.stack([met.squared_norms(g) for met, g in zip(tape.met, gradients, strict=True)]).sum(0)
+    weights = weigh(squares.clamp_min(0).sqrt())
+    sums: Parameters = {}
+    for met, g in zip(tape.met, gradients, strict=True):
+        sums |= met.weighted_sums(g, weights)
+    return sums
+
+
+# Models: (parameters of S models from a generator, forward)
+
+
+@dataclass(frozen=True)
+class Model:
+    """An architecture; `shapes` maps a parameter's name to (shape, standard deviation of its start)."""
+
+    shapes: dict[str, tuple[tuple[int, ...], float]]
+    forward: Forward
+
+    def start(self, generators: list[torch.Generator], device: torch.device) -> Parameters:
+        """One model for every generator."""
+        return {
+            name: torch.stack([spread * torch.randn(shape, generator=g) for g in generators]).to(device)
+            for name, (shape, spread) in self.shapes.items()
+        }
+
+    @property
+    def size(self) -> int:
+        return sum(math.prod(shape) for shape, _ in self.shapes.values())
+
+
+def _weights(name: str, inputs: int, outputs: int, gain: float = 1.0) -> dict[str, tuple[tuple[int, ...], float]]:
+    return {name: ((inputs, outputs), gain / math.sqrt(inputs)), name + ".bias": ((outputs,), 0.0)}
+
+
+def linear(inputs: int, classes: int) -> Model:
+    """Softmax regression from zero; augmented copies (S, B, A, ...) give logits (S, B, A, C)."""
+    return Model(_weights("out", inputs, classes, gain=0.0), lambda tape, p, x: tape.affine("out", p, x.flatten(3)))
+
+
+def multilayer(sizes: tuple[int, ...], first_linear: bool = False) -> Model:
+    """Dense layers with rectifiers between them; `first_linear`: the first has neither bias nor rectifier (embeddings)."""
+    names = [f"layer{k}" for k in range(len(sizes) - 1)]
+    shapes = {}
+    for name, inputs, outputs in zip(names, sizes[:-1], sizes[1:], strict=True):
+        shapes |= _weights(name, inputs, outputs, gain=math.sqrt(2) if name != names[-1] else 1.0)
+    if first_linear:
+        shapes["layer0"] = (sizes[:2], 0.03)  # as Keras starts embeddings: uniform in +-0.05
+        del shapes["layer0.bias"]
+
+    def forward(tape: Tape, p: Parameters, x: Tensor) -> Tensor:
+        for name in names[:-1]:
+            x = tape.affine(name, p, x)
+            x = x if first_linear and name == "layer0" else torch.relu(x)
+        return tape.affine(names[-1], p, x)
+
+    return Model(shapes, forward)
+
+
+def _patches(x: Tensor, size: int, stride: int) -> Tensor:
+    """(S, B, A, H, W, K) to (S, B, A, h, w, size*size*K) by views and one copy."""
+    views = x.unfold(3, size, stride).unfold(4, size, stride)  # S B A h w K size size
+    return views.flatten(5)
+
+
+def _convolve(tape: Tape, name: str, p: Parameters, x: Tensor, size: int, stride: int) -> Tensor:
+    patches = _patches(x, size, stride)
+    shape = patches.shape
+    out = tape.affine(name, p, patches.reshape(shape[0], shape[1], -1, shape[5]))
+    return out.view(*shape[:5], out.shape[3])
+
+
+def _pool(x: Tensor, size: int, stride: int) -> Tensor:
+    shape = x.shape
+    images = x.reshape(-1, *shape[3:]).permute(0, 3, 1, 2)
+    pooled = F.max_pool2d(images, size, stride).permute(0, 2, 3, 1)
+    return pooled.reshape(*shape[:3], *pooled.shape[1:])
+
+
+def _pad(x: Tensor, low: int, high: int) -> Tensor:
+    return F.pad(x, (0, 0, low, high, low, high))
+
+
+def mnist_network(activation: Callable[[Tensor], Tensor] = torch.relu) -> Model:
+    """Bu et al. 2019's network, TensorFlow Privacy's tutorial: 26,010 parameters on (28, 28, 1) images."""
+    root = math.sqrt(2)
+    shapes = _weights("conv1", 64, 16, root) | _weights("conv2", 256, 32, root)
+    shapes |= _weights("dense", 512, 32, root) | _weights("out", 32, 10)
+
+    def forward(tape: Tape, p: Parameters, x: Tensor) -> Tensor:
+        x = activation(_convolve(tape, "conv1", p, _pad(x, 3, 3), 8, 2))
+        x = activation(_convolve(tape, "conv2", p, _pool(x, 2, 1), 4, 2))
+        x = _pool(x, 2, 1).flatten(3)
+        return tape.affine("out", p, activation(tape.affine("dense", p, x)))
+
+    return Model(shapes, forward)
+
+
+def scattering_network(channels: int, side: int, width: int = 64) -> Model:
+    """Tramer and Boneh 2021's network on scattering features (side, side, channels): two 3 by 3 layers with tanh."""
+    shapes = _weights("conv1", 9 * channels, width) | _weights("conv2", 9 * width, width)
+    shapes |= _weights("out", width * (side // 2) ** 2, 10)
+
+    def forward(tape: Tape, p: Parameters, x: Tensor) -> Tensor:
+        x = torch.tanh(_convolve(tape, "conv1", p, _pad(x, 1, 1), 3, 1))
+        x = torch.tanh(_convolve(tape, "conv2", p, _pad(_pool(x, 2, 2), 1, 1), 3, 1))
+        return tape.affine("out", p, x.flatten(3))
+
+    return Model(shapes, forward)
+
+
+def neural_factorisation(users: int, movies: int, product: int = 5, plain: int = 10, classes: int = 5) -> Model:
+    """Bu et al. 2019's simplified neural collaborative filtering on pairs (user, movie)."""
+    shapes: dict[str, tuple[tuple[int, ...], float]] = {}
+    for kind, rows in (("user", users), ("movie", movies)):
+        shapes |= {f"{kind}.product": ((rows, product), 0.05), f"{kind}.plain": ((rows, plain), 0.05)}
+    shapes |= _weights("out", product + 2 * plain, classes)
+
+    def forward(tape: Tape, p: Parameters, pairs: Tensor) -> Tensor:
+        user, movie = pairs[..., 0], pairs[..., 1]
+        both = tape.lookup("user.product", p, user) * tape.lookup("movie.product", p, movie)
+        beside = [tape.lookup("user.plain", p, user), tape.lookup("movie.plain", p, movie)]
+        return tape.affine("out", p, torch.cat([both, *beside], 2)[:, :, None])
+
+    return Model(shapes, forward)
+
+
+def factorisation(users: int, movies: int, factors: int) -> Model:
+    """A rating as user bias + movie bias + product of factors; the last column of each table is the bias."""
+    shapes: dict[str, tuple[tuple[int, ...], float]] = {
+        "user": ((users, factors), 0.1),
+        "movie": ((movies, factors), 0.1),
+        "user.bias": ((users, 1), 0.0),
+        "movie.bias": ((movies, 1), 0.0),
+    }
+
+    def forward(tape: Tape, p: Parameters, pairs: Tensor) -> Tensor:
+        user, movie = pairs[..., 0], pairs[..., 1]
+        both = (tape.lookup("user", p, user) * tape.lookup("movie", p, movie)).sum(2)
+        return both + tape.lookup("user.bias", p, user)[..., 0] + tape.lookup("movie.bias", p, movie)[..., 0]
+
+    return Model(shapes, forward)

@@ -1,0 +1,219 @@
+"""Data sets as the experiments' models want them.  Nothing here may depend on private records without being charged.
+
+Images are divided by a constant; scattering features are fixed and normalised image by image; words are weighted by
+their public rank.  Principal directions are released with noise, which the plan charges beside the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hush import data
+from hush.accounting import Mechanism
+from hush.data import DataSet, Split
+from hush.experiments import stacked
+from hush.experiments.stacked import Model
+from hush.experiments.trainer import Records
+from hush.features import Scattering, group_normalise
+from hush.keys import Key
+
+GROUPS = 27
+"""Groups of channels for the 81 scattering paths of a channel, as Tramer and Boneh 2021 use."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Records to train on, records to test on, and what their preparation cost."""
+
+    train: Records
+    test: Records
+    beside: Mechanism | None = None
+
+
+def held_out(task: Task, share: float = 1 / 6) -> Task:
+    """The training records cut in two, for searches: the last ones, which no search may train on, become the test."""
+    order = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(0)).to(task.train.x.device)
+    keep = len(order) - round(share * len(order))
+    part = lambda index: Records(task.train.x[index], task.train.y[index])  # noqa: E731
+    return Task(part(order[:keep]), part(order[keep:]), task.beside)
+
+
+def prepare(name: str, folder: str | None, device: torch.device, pca_noise: float | None = None, seed: int = 0) -> Task:
+    """A task by name."""
+    if name not in TASKS:
+        raise ValueError(f"There is no task {name!r}; the names are {', '.join(TASKS)}.")
+    source, make = TASKS[name]
+    found = data.load(source, folder)
+    if name == "mnist-directions":
+        return _directions(found, device, pca_noise, seed)
+    train, test = make(found, device)
+    return Task(train, test)
+
+
+def model(name: str, task: Task) -> Model:
+    """An architecture by name, for a task's shapes."""
+    x = task.train.x
+    makers: dict[str, Callable[[], Model]] = {
+        "linear": lambda: stacked.linear(x[0, 0].numel(), 10),
+        "binary-linear": lambda: stacked.linear(x[0, 0].numel(), 2),
+        "mnist-network": stacked.mnist_network,
+        "mnist-tanh-network": lambda: stacked.mnist_network(torch.tanh),
+        "scattering-network": lambda: stacked.scattering_network(x.shape[4], x.shape[2]),
+        "adult-network": lambda: stacked.multilayer((x.shape[2], 16, 2)),
+        "word-network": lambda: stacked.multilayer((x.shape[2], 16, 16, 2), first_linear=True),
+        "hidden-1000": lambda: stacked.multilayer((x.shape[2], 1000, 10)),
+        "autoencoder": lambda: stacked.multilayer((256, 300, 100, 20, 100, 300, 256)),
+        "neural-factorisation": lambda: stacked.neural_factorisation(6040, 3706),
+        "factorisation": lambda: stacked.factorisation(6040, 3706, 5),
+    }
+    if name not in makers:
+        raise ValueError(f"There is no model {name!r}; the names are {', '.join(makers)}.")
+    return makers[name]()
+
+
+Pair = tuple[Records, Records]
+
+
+def _both(found: DataSet, device: torch.device, prepared: Callable[[Split], Tensor], target: Callable[[Split], Tensor]) -> Pair:
+    train, test = (Records(prepared(part), target(part).to(device)) for part in (found.train, found.test))
+    return train, test
+
+
+def _labels(part: Split) -> Tensor:
+    return torch.from_numpy(part.y.astype(np.int64))
+
+
+def _images(found: DataSet, device: torch.device) -> Pair:
+    scale = 2000 if found.name == "usps" else 255
+
+    def prepared(part: Split) -> Tensor:
+        x = torch.from_numpy(part.x.astype(np.float32) / scale).to(device)
+        return x[:, None, :, :, None] if x.dim() == 3 else x[:, None]
+
+    return _both(found, device, prepared, _labels)
+
+
+def _scattered(images: Tensor, device: torch.device, transform: Scattering, chunk: int = 500) -> Tensor:
+    """(N, channels, H, W) on any device to (N, h, w, channels * paths) in half precision on the given one."""
+    found = []
+    for part in images.split(chunk):
+        features = transform(part.to(device))
+        features = group_normalise(features, GROUPS * images.shape[1])
+        found.append(features.permute(0, 2, 3, 1).half())
+    return torch.cat(found)
+
+
+def _grey_scattering(found: DataSet, device: torch.device) -> Pair:
+    scale, transform = (2000 if found.name == "usps" else 255), Scattering()
+
+    def prepared(part: Split) -> Tensor:
+        return _scattered(torch.from_numpy(part.x.astype(np.float32) / scale)[:, None], device, transform)[:, None]
+
+    return _both(found, device, prepared, _labels)
+
+
+def _colour_scattering(found: DataSet, device: torch.device) -> Pair:
+    """Eight copies to train on: mirrored or not, and moved by up to two pixels in four ways; the image itself to test."""
+    transform = Scattering()
+    moves = ((0, 0), (2, 1), (-2, -1), (1, -2))
+
+    def copies(part: Split) -> Tensor:
+        images = torch.from_numpy(part.x).permute(0, 3, 1, 2).to(device).half() / 255
+        if part is found.test:
+            return _scattered(images, device, transform)[:, None]
+        out: Tensor | None = None
+        for place, (mirrored, (down, right)) in enumerate((m, move) for m in (False, True) for move in moves):
+            around = F.pad(images, (2, 2, 2, 2), mode="reflect")[:, :, 2 + down : 34 + down, 2 + right : 34 + right]
+            features = _scattered(around.flip(3) if mirrored else around, device, transform)
+            if out is None:
+                out = features.new_empty(len(features), 2 * len(moves), *features.shape[1:])
+            out[:, place] = features
+        assert out is not None
+        return out
+
+    return _both(found, device, copies, _labels)
+
+
+def _rows(found: DataSet, device: torch.device) -> Pair:
+    return _both(found, device, lambda part: torch.from_numpy(part.x.astype(np.float32))[:, None].to(device), _labels)
+
+
+def _tenth(found: DataSet, device: torch.device) -> Pair:
+    return _rows(found.cut(0.1, seed=0), device)
+
+
+def _counts(part: Split, device: torch.device) -> Tensor:
+    x = torch.from_numpy(part.x.astype(np.int64)).to(device)
+    return torch.zeros(len(x), 10_000, device=device, dtype=torch.float16).scatter_add_(
+        1, x, torch.ones_like(x, dtype=torch.float16)
+    )
+
+
+def _word_shares(found: DataSet, device: torch.device) -> Pair:
+    """How often each of 10,000 words is met, padding included: average pooling of embeddings is linear in it."""
+    return _both(found, device, lambda part: (_counts(part, device) / 256)[:, None], _labels)
+
+
+def _weighted_words(found: DataSet, device: torch.device, words: int = 3000) -> Pair:
+    """Which of the most frequent words occur, weighted by the root of their rank (rarer words say more), length one."""
+    weights = torch.arange(words, device=device).sub(3).clamp_min(0).float().sqrt()
+
+    def prepared(part: Split) -> Tensor:
+        present = (_counts(part, device)[:, :words] > 0) * weights
+        return (present / present.norm(dim=1, keepdim=True).clamp_min(1e-6)).half()[:, None]
+
+    return _both(found, device, prepared, _labels)
+
+
+def _classes_of_ratings(found: DataSet, device: torch.device) -> Pair:
+    pairs = lambda part: torch.from_numpy(part.x.astype(np.int64)).to(device)  # noqa: E731
+    return _both(found.cut(0.2, seed=0), device, pairs, lambda part: torch.from_numpy(part.y.astype(np.int64) - 1))
+
+
+def _centred_ratings(found: DataSet, device: torch.device) -> Pair:
+    pairs = lambda part: torch.from_numpy(part.x.astype(np.int64)).to(device)  # noqa: E731
+    return _both(found.cut(0.2, seed=0), device, pairs, lambda part: torch.from_numpy(part.y.astype(np.float32) - 3.5))
+
+
+def _pixels(found: DataSet, device: torch.device) -> Pair:
+    flat = lambda part: torch.from_numpy(part.x.reshape(-1, 256).astype(np.float32) / 2000)  # noqa: E731
+    return _both(found, device, lambda part: flat(part)[:, None].to(device), flat)
+
+
+def _directions(found: DataSet, device: torch.device, noise: float | None, seed: int) -> Task:
+    """Sixty private principal directions (Abadi et al. 2016), released once for all models that are trained together."""
+    from hush.methods.pca import PCA
+
+    flat = lambda part: part.x.reshape(len(part), -1).astype(np.float64) / 255  # noqa: E731
+    pca = PCA(60, records=len(found.train), noise_multiplier=noise).fit(flat(found.train), key=Key.from_seed(seed))
+    across = torch.from_numpy(pca.components_.T).float()
+
+    def prepared(part: Split) -> Tensor:
+        x = torch.from_numpy(flat(part)).float()
+        return ((x / x.norm(dim=1, keepdim=True).clamp_min(1e-6)) @ across)[:, None].to(device)
+
+    train, test = _both(found, device, prepared, _labels)
+    return Task(train, test, pca.mechanism)
+
+
+TASKS: dict[str, tuple[str, Callable[[DataSet, torch.device], Pair]]] = {
+    "mnist": ("mnist", _images),
+    "mnist-scattering": ("mnist", _grey_scattering),
+    "mnist-directions": ("mnist", _images),
+    "fashion-scattering": ("fashion_mnist", _grey_scattering),
+    "usps-scattering": ("usps", _grey_scattering),
+    "usps-pixels": ("usps", _pixels),
+    "cifar10-scattering": ("cifar10", _colour_scattering),
+    "adult": ("adult", _rows),
+    "adult-tenth": ("adult", _tenth),
+    "imdb-shares": ("imdb", _word_shares),
+    "imdb-words": ("imdb", _weighted_words),
+    "movielens-classes": ("movielens", _classes_of_ratings),
+    "movielens": ("movielens", _centred_ratings),
+}

@@ -1,0 +1,278 @@
+"""One private training run of stacked models: sample, clip, add noise, move, average; captured as a CUDA graph on a GPU.
+
+It is `hush.Private` for many small models at once, for experiments.  Rates, noise and clipping weights are those of a
+`hush.Plan`; the coins and the noise come from PyTorch's generator with a seed, so these runs can be repeated and
+therefore protect nobody.  The data sets are public.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hush.averaging import Average
+from hush.experiments.stacked import Model, Parameters, Tape, clipped_sums
+from hush.plan import Plan
+
+Losses = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a run does beside its plan.
+
+    The learning rate goes in a straight line from `lr` to `lr * final` over the share `decay` of the steps, then stays.
+    """
+
+    lr: float
+    momentum: float = 0.0
+    adam: bool = False
+    final: float = 1.0
+    decay: float = 1.0
+    average: float | None = None
+    weight_decay: float = 0.0
+    copies: int = 1
+    """How many augmented copies of an example are averaged in its gradient (De et al. 2022, augmentation multiplicity)."""
+
+    def rates(self, steps: int) -> Tensor:
+        progress = torch.arange(steps, dtype=torch.float64) / max(self.decay * (steps - 1), 1)
+        return (self.lr * (1 + (self.final - 1) * progress.clamp_max(1))).float()
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Inputs (N, A, ...) with their A augmented copies, or (N, 2) pairs; targets (N, ...)."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def to(self, device: torch.device) -> Records:
+        return Records(self.x.to(device), self.y.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Stacked weights at the end, their averages, and how long it took."""
+
+    model: Model
+    weights: Parameters
+    averages: Parameters
+    seconds: float
+    steps: int
+    captured: bool
+
+
+class OutOfTimeError(RuntimeError):
+    """The time limit came before the run's end."""
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """(S, B, A, C) logits to (S, B): the mean over an example's copies."""
+    models, batch, copies, classes = logits.shape
+    each = F.cross_entropy(logits.reshape(-1, classes), labels[:, :, None].expand(-1, -1, copies).flatten(), reduction="none")
+    return each.view(models, batch, copies).mean(2)
+
+
+def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(S, B) or (S, B, 1, D) outputs against targets of the same size."""
+    return 0.5 * (outputs - targets.view_as(outputs)).square().flatten(2).sum(2) if outputs.dim() > 2 else (
+        0.5 * (outputs - targets).square()
+    )
+
+
+class Trainer:
+    """S models: every (plan, recipe) in every seed.  Plans share batch, steps and kind of clipping; recipes all but lr."""
+
+    def __init__(
+        self,
+        model: Model,
+        losses: Losses,
+        records: Records,
+        runs: Sequence[tuple[Plan | None, Recipe]],
+        seeds: Sequence[int],
+        *,
+        batch: float,
+        steps: int,
+        chunk: int | None = None,
+    ) -> None:
+        self.model, self.losses, self.records = model, losses, records
+        self.device = records.x.device
+        self.batch, self.steps, self.seeds = batch, steps, list(seeds)
+        each = [run for run in runs for _ in seeds]
+        self.models = len(each)
+        recipe = self.recipe = each[0][1]
+        if any(replace(other, lr=recipe.lr) != recipe for _, other in each):
+            raise ValueError("Recipes of models trained together may differ in their learning rate only.")
+        plans = [plan for plan, _ in each]
+        self.clip = plans[0].clip if plans[0] is not None else None
+        self.rate = batch / len(records)
+        self.capacity = len(records) if self.rate >= 1 else min(
+            len(records), 16 * math.ceil((batch + 7 * math.sqrt(batch) + 16) / 16)
+        )
+        self.chunk = min(chunk or self.capacity, self.capacity)
+        column = lambda values: torch.tensor(values, dtype=torch.float32, device=self.device)  # noqa: E731
+        self.lr = torch.stack([other.rates(steps) for _, other in each], 1).to(self.device)  # (T, S)
+        share = Average(recipe.average or 0.99)
+        self.shares = column([1 - min(share.decay, (1 + t) / (10 + t)) for t in range(steps)])
+        names = list(model.shapes)
+        self.limits = column([plan.clip.thresholds(0, names)[0] if plan else 0.0 for plan in plans])
+        self.stds = column([plan.stds(0, names)[0] if plan else 0.0 for plan in plans])
+        self._allocate()
+
+    def _allocate(self) -> None:
+        generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
+        once = self.model.start(generators, self.device)
+        repeats = self.models // len(self.seeds)
+        self.start = {name: torch.cat([value] * repeats) for name, value in once.items()}
+        self.weights = {name: value.clone() for name, value in self.start.items()}
+        self.averages = {name: value.clone() for name, value in self.start.items()}
+        self.first = {name: torch.zeros_like(value) for name, value in self.start.items()}
+        self.second = {name: torch.zeros_like(value) for name, value in self.start.items()} if self.recipe.adam else {}
+        self.counter = torch.zeros((), dtype=torch.long, device=self.device)
+        self.largest = torch.zeros((), dtype=torch.long, device=self.device)
+
+    def _reset(self) -> None:
+        for name, value in self.start.items():
+            self.weights[name].copy_(value)
+            self.averages[name].copy_(value)
+            self.first[name].zero_()
+            if self.second:
+                self.second[name].zero_()
+        self.counter.zero_()
+        self.largest.zero_()
+        torch.manual_seed(self.seeds[0])
+
+    # A step, of fixed shapes
+
+    def _draw(self) -> tuple[Tensor, Tensor]:
+        """Which records each model sees (S, capacity), padded, and which of these are real."""
+        count = len(self.records)
+        everyone = torch.arange(count, device=self.device).expand(self.models, count)
+        if self.rate >= 1:
+            return everyone, torch.ones_like(everyone, dtype=torch.bool)
+        coins = torch.rand(self.models, count, device=self.device) < self.rate
+        places = torch.where(coins, coins.cumsum(1) - 1, self.capacity).clamp_max(self.capacity)
+        index = torch.zeros(self.models, self.capacity + 1, dtype=torch.long, device=self.device)
+        index.scatter_(1, places, everyone)
+        sizes = coins.sum(1)
+        self.largest.copy_(torch.maximum(self.largest, sizes.max()))
+        real = torch.arange(self.capacity, device=self.device) < sizes[:, None]
+        return torch.where(real, index[:, : self.capacity], 0), real
+
+    def _weigh(self, norms: Tensor, real: Tensor) -> Tensor:
+        if self.clip is None:
+            return real.float()
+        limits = self.limits[:, None].expand_as(norms).reshape(-1, 1)
+        return self.clip.weigh(norms.reshape(-1, 1), limits).view_as(norms) * real
+
+    def _gradient(self) -> Parameters:
+        index, real = self._draw()
+        total = {name: torch.zeros_like(value) for name, value in self.weights.items()}
+        for begin in range(0, self.capacity, self.chunk):
+            part, mask = index[:, begin : begin + self.chunk], real[:, begin : begin + self.chunk]
+            x, y = self._inputs(part), self.records.y[part]
+            sums = clipped_sums(
+                self.model.forward, self.weights, self.losses, x, y, lambda norms, mask=mask: self._weigh(norms, mask)
+            )
+            for name, value in sums.items():
+                total[name] += value
+        return total
+
+    def _inputs(self, part: Tensor) -> Tensor:
+        x = self.records.x
+        if not x.is_floating_point() and x.dim() == 2:
+            return x[part]
+        stored = x.shape[1]
+        if self.recipe.copies >= stored:
+            return x[part].float()
+        copies = torch.rand(*part.shape, stored, device=self.device).topk(self.recipe.copies, 2).indices
+        return x[part[:, :, None], copies].float()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        recipe = self.recipe
+        rates = self.lr.index_select(0, self.counter[None])[0]
+        share = self.shares.index_select(0, self.counter[None])[0]
+        for name, total in self._gradient().items():
+            across = lambda values, total=total: values.view(-1, *[1] * (total.dim() - 1))  # noqa: E731
+            weight = self.weights[name]
+            gradient = (total + across(self.stds) * torch.randn_like(total)) / self.batch
+            gradient = gradient.add_(weight, alpha=recipe.weight_decay)
+            if recipe.adam:
+                t = (self.counter + 1).float()
+                self.first[name].lerp_(gradient, 0.1)
+                self.second[name].lerp_(gradient.square(), 0.001)
+                mean, square = self.first[name] / (1 - 0.9**t), self.second[name] / (1 - 0.999**t)
+                move = mean / (square.sqrt() + 1e-7)
+            else:
+                move = self.first[name].mul_(recipe.momentum).add_(gradient)
+            weight.sub_(across(rates) * move)
+            self.averages[name].lerp_(weight, share)
+        self.counter += 1
+
+    # The run
+
+    def run(self, deadline: float = math.inf, watch: Callable[[int, Trainer], None] | None = None, every: int = 0) -> Trained:
+        """All steps; `watch(step, self)` is called every so many.  Raises OutOfTimeError at the deadline."""
+        graph = self._capture()
+        self._reset()
+        began = time.monotonic()
+        for step in range(self.steps):
+            graph.replay() if graph is not None else self.step()
+            if watch is not None and every and (step + 1) % every == 0:
+                watch(step + 1, self)
+            if step % 64 == 63:
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize()
+                if time.monotonic() > deadline:
+                    raise OutOfTimeError(f"Stopped after {step + 1} of {self.steps} steps.")
+        if self.largest.item() > self.capacity:
+            raise RuntimeError(f"A batch of {self.largest.item()} didn't fit in {self.capacity}; nothing may be dropped.")
+        return Trained(
+            self.model, self.weights, self.averages, time.monotonic() - began, self.steps, graph is not None
+        )
+
+    def _capture(self) -> torch.cuda.CUDAGraph | None:
+        if self.device.type != "cuda" or self.steps < 20:
+            return None
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.step()
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self.step()
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return None
+        return graph
+
+
+@torch.no_grad()
+def predict(model: Model, weights: Parameters, x: Tensor, chunk: int = 2000) -> Tensor:
+    """Outputs (S, N, ...) of all models on the same inputs."""
+    models = len(next(iter(weights.values())))
+    found = []
+    for part in x.split(chunk):
+        inputs = part if part.dim() == 2 and not part.is_floating_point() else part.float()
+        found.append(model.forward(Tape(), weights, inputs[None].expand(models, *inputs.shape)).detach())
+    return torch.cat(found, 1)
+
+
+def accuracies(model: Model, weights: Parameters, records: Records, chunk: int = 2000) -> list[float]:
+    """Of every model, by the mean logits of an example's copies, in percent."""
+    logits = predict(model, weights, records.x, chunk).mean(2)
+    return (100 * (logits.argmax(2) == records.y).double().mean(1)).tolist()

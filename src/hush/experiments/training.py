@@ -1,0 +1,126 @@
+"""Runs training rows: prepare, search where asked, train all seeds together, test."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import platform
+
+from datetime import UTC, datetime
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+
+
+from hush import __version__
+from hush.experiments import tasks
+from hush.experiments.rows import Row
+from hush.experiments.stacked import Model, Parameters
+from hush.experiments.tasks import Task
+from hush.experiments.trainer import Records, Trained, Trainer, accuracies, cross_entropy, half_squared_error, predict
+
+Result = dict[str, Any]
+
+
+def setting(device: torch.device) -> Result:
+    """When and on what: part of every result."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "hush": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": name,
+    }
+
+
+def run_row(row: Row, task: Task, device: torch.device, *, seeds: int | None = None, deadline: float = math.inf) -> Result:
+    """The row's result: scores of every seed, the certified epsilon, seconds."""
+    count = seeds or row.seeds
+    trained = _train(task, row, [row], range(count), deadline)
+    plan = row.plan(len(task.train), task.beside)
+    score = scores(row.metric, trained.model, trained.averages if row.average else trained.weights, task.test)
+    result: Result = {
+        "name": row.name,
+        "recipe": row.recipe,
+        "metric": row.metric,
+        "scores": [round(value, 4) for value in score],
+        "mean": round(mean(score), 4),
+        "deviation": round(stdev(score), 4) if count > 1 else None,
+        "steps": trained.steps,
+        "batch": row.batch,
+        "seconds": round(trained.seconds, 2),
+        "captured": trained.captured,
+        "lr": row.lr,
+        "setting": setting(device),
+    }
+    if row.average:
+        result["last"] = round(mean(scores(row.metric, trained.model, trained.weights, task.test)), 4)
+    if plan is not None:
+        promise = plan.promise()
+        result |= {
+            "noise": plan.noise_multiplier,
+            "delta": plan.delta,
+            "epsilon": promise.upper,
+            "neighbours": plan.neighbours.value,
+        }
+    return result
+
+
+def search(row: Row, task: Task, deadline: float = math.inf) -> tuple[Row, list[Result]]:
+    """The best of the row's grid on a sixth of the training records, which are not trained on.
+
+    The choice looks at the data and is not paid for: the same holds for the papers.  `hush.methods.selection` pays.
+    """
+    if not row.grid:
+        return row, []
+    part = tasks.held_out(task)
+    others = {name: values for name, values in row.grid.items() if name not in ("lr", "move")}
+    found: list[tuple[float, Row]] = []
+    for values in itertools.product(*others.values()):
+        changed = row.varied(**{k: int(v) if k in ("steps", "copies") else v for k, v in zip(others, values, strict=True)})
+        rates = row.grid.get("lr") or [move / changed.clip for move in row.grid.get("move", [row.lr * changed.clip])]
+        rows = [changed.varied(lr=lr) for lr in rates]
+        trained = _train(part, changed, rows, [0], deadline)
+        score = scores(row.metric, trained.model, trained.averages if row.average else trained.weights, part.test)
+        found += zip(score, rows, strict=True)
+    sign = 1 if row.metric == "accuracy" else -1
+    best = max(found, key=lambda pair: sign * pair[0] if math.isfinite(pair[0]) else -math.inf)[1]
+    log = [{name: getattr(tried, name) for name in ("lr", *others)} | {"score": round(score, 4)} for score, tried in found]
+    return best, log
+
+
+def _train(task: Task, row: Row, rows: list[Row], seeds: Any, deadline: float) -> Trained:
+    records = len(task.train)
+    model = tasks.model(row.model, task)
+    losses = half_squared_error if row.metric in ("rmse", "error") else cross_entropy
+    runs = [(each.plan(records, task.beside), each.training) for each in rows]
+    trainer = Trainer(
+        model,
+        losses,
+        task.train,
+        runs,
+        list(seeds),
+        batch=min(row.batch, records),
+        steps=row.length(records),
+        chunk=row.chunk,
+    )
+    return trainer.run(deadline)
+
+
+def scores(metric: str, model: Model, weights: Parameters, test: Records) -> list[float]:
+    """Of every model: accuracy in percent, RMSE of ratings, or squared reconstruction error per record."""
+    if metric == "accuracy":
+        return accuracies(model, weights, test, chunk=1000)
+    if metric == "error":
+        outputs = predict(model, weights, test.x)[:, :, 0]
+        return (outputs - test.y).square().sum(2).mean(1).double().tolist()
+    outputs = predict(model, weights, test.x, chunk=20_000)
+    if metric == "rmse of classes":
+        ratings = outputs[:, :, 0].softmax(2) @ torch.arange(5.0, device=outputs.device)
+    else:
+        ratings = outputs.clamp(-2.5, 1.5)
+    return (ratings - test.y).square().mean(1).sqrt().double().tolist()
+
+
