@@ -1,3 +1,4 @@
+# ruff: noqa: T201
 """All training rows on one GPU, most informative first, within a time limit.
 
     PYTHONPATH=src python experiments/gpu.py --data-dir DATA --limit 560 --out results.json
@@ -88,10 +89,24 @@ def main() -> None:
     print(f"{time.monotonic() - began:6.1f} s  done", flush=True)
 
 
-SHOWN = ("mean", "deviation", "last", "epsilon", "seconds", "search_seconds", "lr", "steps", "captured", "failed", "stopped")
+SHOWN = (
+    "mean",
+    "deviation",
+    "last",
+    "epsilon",
+    "seconds",
+    "search_seconds",
+    "lr",
+    "steps",
+    "captured",
+    "failed",
+    "stopped",
+)
 
 
-def one(row: Row, task: tasks.Task, device: torch.device, options: argparse.Namespace, deadline: float) -> dict[str, Any]:
+def one(
+    row: Row, task: tasks.Task, device: torch.device, options: argparse.Namespace, deadline: float
+) -> dict[str, Any]:
     started = time.monotonic()
     if options.shorten != 1:
         row = row.varied(steps=max(2, round(options.shorten * row.length(len(task.train)))), epochs=None)
@@ -103,7 +118,11 @@ def one(row: Row, task: tasks.Task, device: torch.device, options: argparse.Name
         clear(device)
     searched = time.monotonic() - started
     result = run_row(row, task, device, seeds=options.seeds, deadline=deadline)
-    return result | {"search": log, "search_seconds": round(searched, 2), "chosen": {name: getattr(row, name) for name in varied}}
+    return result | {
+        "search": log,
+        "search_seconds": round(searched, 2),
+        "chosen": {name: getattr(row, name) for name in varied},
+    }
 
 
 def clear(device: torch.device) -> None:

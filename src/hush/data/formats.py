@@ -1,4 +1,4 @@
-"""Readers of the public distributions' own formats: IDX, CIFAR-10 batches, LIBSVM text, aclImdb, ratings.dat, zip text."""
+"""Readers of the public distributions' formats: IDX, CIFAR-10 batches, LIBSVM, aclImdb, ratings.dat, zip text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] not in ("numpy", "_codecs") or name not in self.allowed:
-            raise ValueError(f"A CIFAR-10 batch holds arrays only, but this one asks for {module}.{name}; don't trust it.")
+            raise ValueError(
+                f"A CIFAR-10 batch holds arrays only, but this one asks for {module}.{name}; don't trust it."
+            )
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
@@ -84,7 +86,7 @@ def libsvm(path: Path, features: int) -> tuple[Array, Array]:
     return x, np.asarray(labels, np.uint8)
 
 
-_TO_SPACE = str.maketrans({character: " " for character in '!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n'})
+_TO_SPACE = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 _LOWER = str.maketrans({chr(code): chr(code + 32) for code in range(65, 91)})
 
 
@@ -92,8 +94,8 @@ def reviews(folder: Path, words: int = 10_000, length: int = 256) -> tuple[tuple
     """The aclImdb folder as word indices, as Keras numbers them: train (x, y) and test (x, y).
 
     0 pads in front, 1 starts a review, 2 stands for a word outside the `words` most frequent of the training reviews,
-    the word of frequency rank r is r + 3; a longer review keeps its last `length` indices.  Words of equal frequency are
-    ranked by spelling.
+    the word of frequency rank r is r + 3; a longer review keeps its last `length` indices.  Words of equal frequency
+    are ranked by spelling.
     """
     texts = {
         (part, sentiment): [

@@ -74,8 +74,8 @@ def load(name: str, folder: Folder | None = None, *, check: bool = True) -> Data
                 _check_counts(facts, found)
             return found
     raise ValueError(
-        f"The data set {name} is not in {os.pathsep.join(map(str, searched))}; get it from {facts.source} and put there "
-        f"{facts.files}."
+        f"The data set {name} is not in {os.pathsep.join(map(str, searched))}; get it from {facts.source} and put "
+        f"there {facts.files}."
     )
 
 
@@ -86,8 +86,8 @@ def _check_digests(facts: Facts, files: Sequence[Path]) -> None:
             method = hashlib.sha256 if len(known) == 64 else hashlib.md5
             if method(formats.content(path)).hexdigest() != known:
                 raise ValueError(
-                    f"{path} is not the known file of {facts.name} (its digest differs); get it from {facts.source}, or "
-                    "load with check=False."
+                    f"{path} is not the known file of {facts.name} (its digest differs); get it from {facts.source}, "
+                    "or load with check=False."
                 )
 
 

@@ -104,7 +104,7 @@ def clipped_sums(
     targets: Tensor,
     weigh: Callable[[Tensor], Tensor],
 ) -> Parameters:
-    """Each model's sum of its clipped per-example gradients; `losses(outputs, targets)` and `weigh(norms)` are (S, B)."""
+    """Each model's sum of clipped per-example gradients; `losses(outputs, targets)` and `weigh(norms)` are (S, B)."""
     tape = Tape()
     with torch.enable_grad():
         total = losses(forward(tape, parameters, inputs), targets).sum()
@@ -149,9 +149,9 @@ def linear(inputs: int, classes: int) -> Model:
 
 
 def multilayer(sizes: tuple[int, ...], first_linear: bool = False) -> Model:
-    """Dense layers with rectifiers between them; `first_linear`: the first has neither bias nor rectifier (embeddings)."""
+    """Dense layers, rectifiers between them; `first_linear`: the first has neither bias nor rectifier (embeddings)."""
     names = [f"layer{k}" for k in range(len(sizes) - 1)]
-    shapes = {}
+    shapes: dict[str, tuple[tuple[int, ...], float]] = {}
     for name, inputs, outputs in zip(names, sizes[:-1], sizes[1:], strict=True):
         shapes |= _weights(name, inputs, outputs, gain=math.sqrt(2) if name != names[-1] else 1.0)
     if first_linear:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hush import data
@@ -40,7 +41,10 @@ def held_out(task: Task, share: float = 1 / 6) -> Task:
     """The training records cut in two, for searches: the last ones, which no search may train on, become the test."""
     order = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(0)).to(task.train.x.device)
     keep = len(order) - round(share * len(order))
-    part = lambda index: Records(task.train.x[index], task.train.y[index])  # noqa: E731
+
+    def part(index: Tensor) -> Records:
+        return Records(task.train.x[index], task.train.y[index])
+
     return Task(part(order[:keep]), part(order[keep:]), task.beside)
 
 
@@ -80,7 +84,9 @@ def model(name: str, task: Task) -> Model:
 Pair = tuple[Records, Records]
 
 
-def _both(found: DataSet, device: torch.device, prepared: Callable[[Split], Tensor], target: Callable[[Split], Tensor]) -> Pair:
+def _both(
+    found: DataSet, device: torch.device, prepared: Callable[[Split], Tensor], target: Callable[[Split], Tensor]
+) -> Pair:
     train, test = (Records(prepared(part), target(part).to(device)) for part in (found.train, found.test))
     return train, test
 
@@ -119,7 +125,7 @@ def _grey_scattering(found: DataSet, device: torch.device) -> Pair:
 
 
 def _colour_scattering(found: DataSet, device: torch.device) -> Pair:
-    """Eight copies to train on: mirrored or not, and moved by up to two pixels in four ways; the image itself to test."""
+    """Eight copies to train on: mirrored or not, and moved by up to two pixels in four ways; one to test."""
     transform = Scattering()
     moves = ((0, 0), (2, 1), (-2, -1), (1, -2))
 
@@ -166,37 +172,49 @@ def _weighted_words(found: DataSet, device: torch.device, words: int = 3000) -> 
 
     def prepared(part: Split) -> Tensor:
         present = (_counts(part, device)[:, :words] > 0) * weights
-        return (present / present.norm(dim=1, keepdim=True).clamp_min(1e-6)).half()[:, None]
+        lengths: Tensor = torch.linalg.vector_norm(present, dim=1, keepdim=True)
+        return (present / lengths.clamp_min(1e-6)).half()[:, None]
 
     return _both(found, device, prepared, _labels)
 
 
+def _pairs(device: torch.device) -> Callable[[Split], Tensor]:
+    return lambda part: torch.from_numpy(part.x.astype(np.int64)).to(device)
+
+
 def _classes_of_ratings(found: DataSet, device: torch.device) -> Pair:
-    pairs = lambda part: torch.from_numpy(part.x.astype(np.int64)).to(device)  # noqa: E731
-    return _both(found.cut(0.2, seed=0), device, pairs, lambda part: torch.from_numpy(part.y.astype(np.int64) - 1))
+    return _both(
+        found.cut(0.2, seed=0), device, _pairs(device), lambda part: torch.from_numpy(part.y.astype(np.int64) - 1)
+    )
 
 
 def _centred_ratings(found: DataSet, device: torch.device) -> Pair:
-    pairs = lambda part: torch.from_numpy(part.x.astype(np.int64)).to(device)  # noqa: E731
-    return _both(found.cut(0.2, seed=0), device, pairs, lambda part: torch.from_numpy(part.y.astype(np.float32) - 3.5))
+    return _both(
+        found.cut(0.2, seed=0), device, _pairs(device), lambda part: torch.from_numpy(part.y.astype(np.float32) - 3.5)
+    )
 
 
 def _pixels(found: DataSet, device: torch.device) -> Pair:
-    flat = lambda part: torch.from_numpy(part.x.reshape(-1, 256).astype(np.float32) / 2000)  # noqa: E731
+    def flat(part: Split) -> Tensor:
+        return torch.from_numpy(part.x.reshape(-1, 256).astype(np.float32) / 2000)
+
     return _both(found, device, lambda part: flat(part)[:, None].to(device), flat)
 
 
 def _directions(found: DataSet, device: torch.device, noise: float | None, seed: int) -> Task:
-    """Sixty private principal directions (Abadi et al. 2016), released once for all models that are trained together."""
+    """Sixty private principal directions (Abadi et al. 2016), released once for all models trained together."""
     from hush.methods.pca import PCA
 
-    flat = lambda part: part.x.reshape(len(part), -1).astype(np.float64) / 255  # noqa: E731
+    def flat(part: Split) -> NDArray[np.float64]:
+        return part.x.reshape(len(part), -1).astype(np.float64) / 255
+
     pca = PCA(60, records=len(found.train), noise_multiplier=noise).fit(flat(found.train), key=Key.from_seed(seed))
     across = torch.from_numpy(pca.components_.T).float()
 
     def prepared(part: Split) -> Tensor:
         x = torch.from_numpy(flat(part)).float()
-        return ((x / x.norm(dim=1, keepdim=True).clamp_min(1e-6)) @ across)[:, None].to(device)
+        lengths: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+        return ((x / lengths.clamp_min(1e-6)) @ across)[:, None].to(device)
 
     train, test = _both(found, device, prepared, _labels)
     return Task(train, test, pca.mechanism)

@@ -1,4 +1,4 @@
-"""One private training run of stacked models: sample, clip, add noise, move, average; captured as a CUDA graph on a GPU.
+"""A private training run of stacked models: sample, clip, add noise, move, average; captured as a graph on a GPU.
 
 It is `hush.Private` for many small models at once, for experiments.  Rates, noise and clipping weights are those of a
 `hush.Plan`; the coins and the noise come from PyTorch's generator with a seed, so these runs can be repeated and
@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +39,7 @@ class Recipe:
     average: float | None = None
     weight_decay: float = 0.0
     copies: int = 1
-    """How many augmented copies of an example are averaged in its gradient (De et al. 2022, augmentation multiplicity)."""
+    """How many augmented copies are averaged in an example's gradient (De et al. 2022, augmentation multiplicity)."""
 
     def rates(self, steps: int) -> Tensor:
         progress = torch.arange(steps, dtype=torch.float64) / max(self.decay * (steps - 1), 1)
@@ -78,19 +79,23 @@ class OutOfTimeError(RuntimeError):
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """(S, B, A, C) logits to (S, B): the mean over an example's copies."""
     models, batch, copies, classes = logits.shape
-    each = F.cross_entropy(logits.reshape(-1, classes), labels[:, :, None].expand(-1, -1, copies).flatten(), reduction="none")
+    each = F.cross_entropy(
+        logits.reshape(-1, classes), labels[:, :, None].expand(-1, -1, copies).flatten(), reduction="none"
+    )
     return each.view(models, batch, copies).mean(2)
 
 
 def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """(S, B) or (S, B, 1, D) outputs against targets of the same size."""
-    return 0.5 * (outputs - targets.view_as(outputs)).square().flatten(2).sum(2) if outputs.dim() > 2 else (
-        0.5 * (outputs - targets).square()
+    return (
+        0.5 * (outputs - targets.view_as(outputs)).square().flatten(2).sum(2)
+        if outputs.dim() > 2
+        else (0.5 * (outputs - targets).square())
     )
 
 
 class Trainer:
-    """S models: every (plan, recipe) in every seed.  Plans share batch, steps and kind of clipping; recipes all but lr."""
+    """S models: every (plan, recipe) in every seed.  Plans share the kind of clipping; recipes all but the lr."""
 
     def __init__(
         self,
@@ -115,18 +120,22 @@ class Trainer:
         plans = [plan for plan, _ in each]
         self.clip = plans[0].clip if plans[0] is not None else None
         self.rate = batch / len(records)
-        self.capacity = len(records) if self.rate >= 1 else min(
-            len(records), 16 * math.ceil((batch + 7 * math.sqrt(batch) + 16) / 16)
+        self.capacity = (
+            len(records)
+            if self.rate >= 1
+            else min(len(records), 16 * math.ceil((batch + 7 * math.sqrt(batch) + 16) / 16))
         )
         self.chunk = min(chunk or self.capacity, self.capacity)
-        column = lambda values: torch.tensor(values, dtype=torch.float32, device=self.device)  # noqa: E731
         self.lr = torch.stack([other.rates(steps) for _, other in each], 1).to(self.device)  # (T, S)
         share = Average(recipe.average or 0.99)
-        self.shares = column([1 - min(share.decay, (1 + t) / (10 + t)) for t in range(steps)])
+        self.shares = self._column([1 - min(share.decay, (1 + t) / (10 + t)) for t in range(steps)])
         names = list(model.shapes)
-        self.limits = column([plan.clip.thresholds(0, names)[0] if plan else 0.0 for plan in plans])
-        self.stds = column([plan.stds(0, names)[0] if plan else 0.0 for plan in plans])
+        self.limits = self._column([plan.clip.thresholds(0, names)[0] if plan else 0.0 for plan in plans])
+        self.stds = self._column([plan.stds(0, names)[0] if plan else 0.0 for plan in plans])
         self._allocate()
+
+    def _column(self, values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=self.device)
 
     def _allocate(self) -> None:
         generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
@@ -180,9 +189,7 @@ class Trainer:
         for begin in range(0, self.capacity, self.chunk):
             part, mask = index[:, begin : begin + self.chunk], real[:, begin : begin + self.chunk]
             x, y = self._inputs(part), self.records.y[part]
-            sums = clipped_sums(
-                self.model.forward, self.weights, self.losses, x, y, lambda norms, mask=mask: self._weigh(norms, mask)
-            )
+            sums = clipped_sums(self.model.forward, self.weights, self.losses, x, y, partial(self._weigh, real=mask))
             for name, value in sums.items():
                 total[name] += value
         return total
@@ -203,9 +210,9 @@ class Trainer:
         rates = self.lr.index_select(0, self.counter[None])[0]
         share = self.shares.index_select(0, self.counter[None])[0]
         for name, total in self._gradient().items():
-            across = lambda values, total=total: values.view(-1, *[1] * (total.dim() - 1))  # noqa: E731
+            ones = [1] * (total.dim() - 1)
             weight = self.weights[name]
-            gradient = (total + across(self.stds) * torch.randn_like(total)) / self.batch
+            gradient = (total + self.stds.view(-1, *ones) * torch.randn_like(total)) / self.batch
             gradient = gradient.add_(weight, alpha=recipe.weight_decay)
             if recipe.adam:
                 t = (self.counter + 1).float()
@@ -215,13 +222,15 @@ class Trainer:
                 move = mean / (square.sqrt() + 1e-7)
             else:
                 move = self.first[name].mul_(recipe.momentum).add_(gradient)
-            weight.sub_(across(rates) * move)
+            weight.sub_(rates.view(-1, *ones) * move)
             self.averages[name].lerp_(weight, share)
         self.counter += 1
 
     # The run
 
-    def run(self, deadline: float = math.inf, watch: Callable[[int, Trainer], None] | None = None, every: int = 0) -> Trained:
+    def run(
+        self, deadline: float = math.inf, watch: Callable[[int, Trainer], None] | None = None, every: int = 0
+    ) -> Trained:
         """All steps; `watch(step, self)` is called every so many.  Raises OutOfTimeError at the deadline."""
         graph = self._capture()
         self._reset()
@@ -236,10 +245,10 @@ class Trainer:
                 if time.monotonic() > deadline:
                     raise OutOfTimeError(f"Stopped after {step + 1} of {self.steps} steps.")
         if self.largest.item() > self.capacity:
-            raise RuntimeError(f"A batch of {self.largest.item()} didn't fit in {self.capacity}; nothing may be dropped.")
-        return Trained(
-            self.model, self.weights, self.averages, time.monotonic() - began, self.steps, graph is not None
-        )
+            raise RuntimeError(
+                f"A batch of {self.largest.item()} didn't fit in {self.capacity}; nothing may be dropped."
+            )
+        return Trained(self.model, self.weights, self.averages, time.monotonic() - began, self.steps, graph is not None)
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
         if self.device.type != "cuda" or self.steps < 20:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import platform
-
 from datetime import UTC, datetime
 from statistics import mean, stdev
 from typing import Any
 
 import torch
-
 
 from hush import __version__
 from hush.experiments import tasks
@@ -35,7 +33,9 @@ def setting(device: torch.device) -> Result:
     }
 
 
-def run_row(row: Row, task: Task, device: torch.device, *, seeds: int | None = None, deadline: float = math.inf) -> Result:
+def run_row(
+    row: Row, task: Task, device: torch.device, *, seeds: int | None = None, deadline: float = math.inf
+) -> Result:
     """The row's result: scores of every seed, the certified epsilon, seconds."""
     count = seeds or row.seeds
     trained = _train(task, row, [row], range(count), deadline)
@@ -79,7 +79,9 @@ def search(row: Row, task: Task, deadline: float = math.inf) -> tuple[Row, list[
     others = {name: values for name, values in row.grid.items() if name not in ("lr", "move")}
     found: list[tuple[float, Row]] = []
     for values in itertools.product(*others.values()):
-        changed = row.varied(**{k: int(v) if k in ("steps", "copies") else v for k, v in zip(others, values, strict=True)})
+        changed = row.varied(
+            **{k: int(v) if k in ("steps", "copies") else v for k, v in zip(others, values, strict=True)}
+        )
         rates = row.grid.get("lr") or [move / changed.clip for move in row.grid.get("move", [row.lr * changed.clip])]
         rows = [changed.varied(lr=lr) for lr in rates]
         trained = _train(part, changed, rows, [0], deadline)
@@ -87,7 +89,9 @@ def search(row: Row, task: Task, deadline: float = math.inf) -> tuple[Row, list[
         found += zip(score, rows, strict=True)
     sign = 1 if row.metric == "accuracy" else -1
     best = max(found, key=lambda pair: sign * pair[0] if math.isfinite(pair[0]) else -math.inf)[1]
-    log = [{name: getattr(tried, name) for name in ("lr", *others)} | {"score": round(score, 4)} for score, tried in found]
+    log = [
+        {name: getattr(tried, name) for name in ("lr", *others)} | {"score": round(score, 4)} for score, tried in found
+    ]
     return best, log
 
 
@@ -122,5 +126,3 @@ def scores(metric: str, model: Model, weights: Parameters, test: Records) -> lis
     else:
         ratings = outputs.clamp(-2.5, 1.5)
     return (ratings - test.y).square().mean(1).sqrt().double().tolist()
-
-
