@@ -4,13 +4,14 @@ A survey asks a few *questions*, fixed in advance with their noise, so a run's a
 
     count      the number of units                                                  moved by 1
     classes    how often each text occurs as the target                             moved by 1
-    columns    of every column a histogram of kinds and magnitudes, then a finer    moved by d^(1/2), d columns
-               one within the range that the first one showed
+    columns    of d columns a histogram of kinds and magnitudes each,               moved by d^(1/2)
+               then the sums of t and t^2, where t runs from -1 to 1 over           moved by (2 d)^(1/2)
+               the range that the histogram showed
 
 Every unit speaks by one record (a user by their first), which adds 1 to a single bin of a histogram; so one unit moves
 the vector of d histograms by d^(1/2) at most, and noise of z d^(1/2) on every bin is a Gaussian release of noise
-multiplier z.  Counts are rounded to whole numbers after the noise: what is published is the count plus a whole number,
-and its last digits tell nothing.
+multiplier z.  Likewise (t, t^2) has a norm of 2^(1/2) at most.  Answers are rounded to whole numbers after the noise,
+so that their last digits tell nothing.
 
 Classes are counted only where they occur, and shown only above a threshold 1 + z t, where a class of a single unit
 comes through with probability Phi(-t) = leak.  A unit that adds to a class others have is hidden by the noise; one
@@ -39,7 +40,7 @@ Ask = Callable[["Question", Floats, float], Floats]
 """Charges a question, then returns the sums with noise of its multiplier times the sensitivity."""
 
 COUNT, CLASSES, FIRST_LOOK, SECOND_LOOK = "count", "classes", "columns, first look", "columns, second look"
-_SHARES = {COUNT: 0.005, CLASSES: 0.02, FIRST_LOOK: 0.04, SECOND_LOOK: 0.04}
+_SHARES = {COUNT: 0.005, CLASSES: 0.02, FIRST_LOOK: 0.06, SECOND_LOOK: 0.06}
 """Of the whole budget's mu^2."""
 
 _LEAST, _OCTAVES = -30, 81  # magnitudes from 2^-30 to 2^51, the last bins taking what lies beyond
@@ -48,7 +49,6 @@ _DATES = 1 + 2 * _OCTAVES
 _TEXT = _DATES + _SPANS
 _MISSING = _TEXT + 1
 _BINS = _MISSING + 1
-_FINE = 32
 _EPOCH = -25567.0  # 1900-01-01 in days from 1970
 _SPAN = _YEARS * 365.2425
 
@@ -100,27 +100,22 @@ def columns(
     """The kinds and bounds of the columns named in `wanted`, as two looks at histograms show them."""
     names = list(wanted)
     sensitivity = math.sqrt(len(names))
-    bins = np.concatenate([_histogram(_first_bins(table[n], wanted[n]), _BINS) for n in names])
+    bins = np.concatenate([np.bincount(_bins(table[n], wanted[n]), minlength=_BINS) for n in names])
+    looks = ask(first, bins.astype(np.float64), sensitivity).reshape(len(names), _BINS)
     noise = first.noise_multiplier * sensitivity
-    looks = ask(first, bins, sensitivity).reshape(len(names), _BINS)
-    ranges = {name: _range(look, noise, wanted[name]) for name, look in zip(names, looks, strict=True)}
-    found: dict[str, Column] = {
-        n: Hashed() if r == "text" else Ignored() for n, r in ranges.items() if isinstance(r, str)
-    }
-    ranged = {n: r for n, r in ranges.items() if not isinstance(r, str)}
-    sensitivity = math.sqrt(max(len(ranged), 1))
-    fine = [_histogram(_fine_bins(table[n], *r), _FINE) for n, r in ranged.items()]
+    shown = {name: _shown(look, noise, wanted[name]) for name, look in zip(names, looks, strict=True)}
+    ranges = {name: found for name, found in shown.items() if isinstance(found, _Range)}
     # asked in any case: which questions are charged doesn't depend on the answers
-    answers = ask(second, np.concatenate(fine) if fine else np.zeros(_FINE), sensitivity).reshape(-1, _FINE)
-    for (name, (low, high, dated)), look in zip(ranged.items(), answers, strict=False):
-        found[name] = _fitted(look, second.noise_multiplier * sensitivity, low, high, dated)
-    return {name: found[name] for name in names}
+    sums = np.array([found.sums(table[name]) for name, found in ranges.items()] or [(0.0, 0.0)])
+    answers = ask(second, sums.ravel(), math.sqrt(2 * len(sums))).reshape(-1, 2).tolist()
+    fitted = {name: found.fitted(*answer) for (name, found), answer in zip(ranges.items(), answers, strict=False)}
+    return {name: fitted[name] if isinstance(found, _Range) else found for name, found in shown.items()}
 
 
 # Bins
 
 
-def _first_bins(cells: Sequence[str], wanted: Wanted | None) -> NDArray[np.int64]:
+def _bins(cells: Sequence[str], wanted: Wanted | None) -> NDArray[np.int64]:
     kind = None if wanted is None else wanted.kind
     values = reading.numbers(cells) if kind in (None, "number") else np.full(len(cells), np.nan)
     with np.errstate(divide="ignore"):
@@ -140,52 +135,63 @@ def _other_bin(cell: str, kind: str | None) -> int:
     return _MISSING
 
 
-def _fine_bins(cells: Sequence[str], low: float, high: float, dated: bool) -> NDArray[np.int64]:
-    values = reading.dates(cells) if dated else reading.numbers(cells)
-    known = values[np.isfinite(values)]
-    return np.clip((known - low) / (high - low) * _FINE, 0, _FINE - 1).astype(np.int64)
-
-
-def _histogram(bins: NDArray[np.int64], size: int) -> Floats:
-    return np.bincount(bins, minlength=size).astype(np.float64)
-
-
 # What they show
 
 
-def _range(look: Floats, noise: float, wanted: Wanted | None) -> tuple[float, float, bool] | str:
-    """(low, high, whether dates), 'text', or 'nothing' if nothing stands out from the noise."""
-    clear = np.where(look > noise * math.sqrt(2 * math.log(_BINS)), look, 0.0)
+@dataclass(frozen=True)
+class _Range:
+    """Where a column's numbers or dates lie, about how many there are, and whether they are dates."""
+
+    low: float
+    high: float
+    units: float
+    dated: bool
+
+    def sums(self, cells: Sequence[str]) -> tuple[float, float]:
+        """Of t and of t^2."""
+        values = reading.dates(cells) if self.dated else reading.numbers(cells)
+        known = values[np.isfinite(values)]
+        t = np.clip((2 * known - self.low - self.high) / (self.high - self.low), -1, 1)
+        return float(t.sum()), float((t * t).sum())
+
+    def fitted(self, first: float, second: float) -> Column:
+        """Mean and standard deviation from the noisy sums; bounds three of the latter away."""
+        half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
+        mean = min(max(first / self.units, -0.9), 0.9)
+        deviation = math.sqrt(min(max(second / self.units - mean**2, 0.01), 1.0))
+        centre, scale = middle + half * mean, half * deviation
+        kind = Date if self.dated else Number
+        return kind(centre - 3 * scale, centre + 3 * scale, centre, scale, declared=False)
+
+
+def _shown(look: Floats, noise: float, wanted: Wanted | None) -> _Range | Column:
+    """What a noisy histogram says about a column."""
+    clear = _standing_out(look, noise)
     masses = {"number": clear[:_DATES].sum(), "date": clear[_DATES:_TEXT].sum(), "text": clear[_TEXT]}
-    kind = max(masses, key=lambda name: float(masses[name]))
-    if wanted is not None and masses[wanted.kind] == 0:
-        return 0.0, 1.0, wanted.kind == "date"  # declared to be there, but lost in the noise
-    if masses[kind] == 0:
-        return "nothing"
-    if kind == "text":
-        return "text"
+    kind = max(masses, key=lambda name: float(masses[name])) if wanted is None else wanted.kind
+    units = float(masses[kind])
+    if units == 0 or kind == "text":
+        return Ignored() if units == 0 else Hashed()
     if kind == "date":
         spans = np.flatnonzero(clear[_DATES:_TEXT])
-        return _EPOCH + _SPAN * float(spans[0]), _EPOCH + _SPAN * float(spans[-1] + 1), True
+        return _Range(_EPOCH + _SPAN * float(spans[0]), _EPOCH + _SPAN * float(spans[-1] + 1), units, True)
     edges = [0.0] if clear[0] > 0 else []
     for place in np.flatnonzero(clear[1:_DATES]).tolist():
         sign, octave = (1.0, place) if place < _OCTAVES else (-1.0, place - _OCTAVES)
         edges += [sign * 2.0 ** (octave + _LEAST), sign * 2.0 ** (octave + _LEAST + 1)]
     low, high = min(edges), max(edges)
-    return (low, high, False) if low < high else (low - 1, high + 1, False)
+    return _Range(low, high, units, False) if low < high else _Range(low - 1, high + 1, units, False)
 
 
-def _fitted(look: Floats, noise: float, low: float, high: float, dated: bool) -> Column:
-    """Mean and standard deviation from the bins that stand out; bounds three of the latter away."""
-    weights = np.where(look > 3 * noise, look, 0.0)
-    if not weights.any():
-        weights = np.ones(_FINE)
-    middles = low + (high - low) * (np.arange(_FINE) + 0.5) / _FINE
-    centre = float(np.average(middles, weights=weights))
-    variance = float(np.average((middles - centre) ** 2, weights=weights)) + ((high - low) / _FINE) ** 2 / 12
-    scale = math.sqrt(variance)
-    kind = Date if dated else Number
-    return kind(max(low, centre - 3 * scale), min(high, centre + 3 * scale), centre, scale, declared=False)
+def _standing_out(look: Floats, noise: float) -> Floats:
+    """The bins that can't be noise, and what rises beside them; 0 elsewhere."""
+    sure = look > noise * math.sqrt(2 * math.log(_BINS))
+    beside = np.zeros_like(sure)
+    for first, last in ((1, 1 + _OCTAVES), (1 + _OCTAVES, _DATES), (_DATES, _TEXT)):  # neighbours within a family
+        part = sure[first:last]
+        beside[first : last - 1] |= part[1:]
+        beside[first + 1 : last] |= part[:-1]
+    return np.where(sure | (beside & (look > 1.5 * noise)), look, 0.0)
 
 
 def _order(text: str) -> tuple[bool, float, str]:

@@ -1,0 +1,263 @@
+"""Pictures as values: what is drawn is said once, and rendered as inline SVG for a page or by Matplotlib for a file.
+
+Colours are those of Okabe and Ito, told apart by colour-blind readers; lines differ by their dashes as well, so that a
+grey print will do.  The SVG names classes rather than colours: the page's style sheet has one set for light and one for
+dark screens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from hush.runs.buying import Bought
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6b6b6b")
+"""On white; the style sheet of the page has their lighter sisters for dark screens."""
+DASHES = ("", "7 4", "2 3", "10 3 2 3", "4 3")
+
+WIDTH, HEIGHT = 600, 430
+LEFT, RIGHT, TOP, BOTTOM = 88, 32, 16, 66
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve; `style` picks colour and dashes, `dots` marks its points."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    style: int = 0
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Band:
+    """What lies between two curves."""
+
+    label: str
+    x: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    style: int = 0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point with words beside it, where there is room: to its right or, in the right half, to its left."""
+
+    x: float
+    y: float
+    words: str
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A label, a range, and whether steps multiply."""
+
+    label: str
+    low: float
+    high: float
+    log: bool = False
+    percent: bool = False
+
+    def place(self, value: float) -> float:
+        """From 0 at the low end to 1 at the high end, values beyond put at the ends."""
+        if self.log:
+            low, high, at = math.log10(self.low), math.log10(self.high), math.log10(max(value, self.low))
+        else:
+            low, high, at = self.low, self.high, value
+        return min(max((at - low) / (high - low), 0.0), 1.0)
+
+    def ticks(self) -> list[float]:
+        if self.log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            stride = max(1, math.ceil((last - first) / 6))
+            if last - first >= 2:
+                return [10.0**power for power in range(first, last + 1, stride)]
+            near = (k * 10.0**power for power in range(first - 1, last + 1) for k in (1, 2, 5))
+            return [value for value in near if self.low <= value <= self.high]
+        span = self.high - self.low
+        rough = span / 5
+        unit = 10.0 ** math.floor(math.log10(rough))
+        step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough * 0.999)
+        start = math.ceil(self.low / step - 1e-9)
+        return [k * step for k in range(start, math.floor(self.high / step + 1e-9) + 1)]
+
+    def name(self, value: float) -> str:
+        if self.log and not 1e-3 < value < 1e4:
+            return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+        return f"{100 * value:.10g}%" if self.percent else f"{value:.10g}"
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture: its axes, what is on it, and the same in words for whoever can't see it."""
+
+    name: str
+    words: str
+    x: Axis
+    y: Axis
+    lines: tuple[Line, ...] = ()
+    bands: tuple[Band, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+
+# SVG
+
+
+def svg(plot: Plot) -> str:
+    """The picture as inline SVG that takes its colours from the page."""
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(plot.words)}" '
+        'xmlns="http://www.w3.org/2000/svg">'
+    ]
+    parts += _frame(plot)
+    for band in plot.bands:
+        there = _points(plot, band.x, band.high)
+        back = _points(plot, list(reversed(band.x)), list(reversed(band.low)))
+        parts.append(f'<polygon class="band c{band.style}" points="{there} {back}"/>')
+    for line in plot.lines:
+        dash = f' stroke-dasharray="{DASHES[line.style]}"' if DASHES[line.style] else ""
+        parts.append(f'<polyline class="line c{line.style}"{dash} points="{_points(plot, line.x, line.y)}"/>')
+        if line.dots:
+            pairs = zip(line.x, line.y, strict=True)
+            parts += [f'<circle class="dot c{line.style}" {_at(plot, x, y)} r="3.2"/>' for x, y in pairs]
+    for mark in plot.marks:
+        left, top = _pixel(plot, mark.x, mark.y)
+        parts.append(f'<circle class="dot c0" cx="{left:.1f}" cy="{top:.1f}" r="4.5"/>')
+        side, anchor = (-10, "end") if plot.x.place(mark.x) > 0.5 else (10, "start")
+        parts.append(
+            f'<text class="mark" x="{left + side:.1f}" y="{top + 4:.1f}" text-anchor="{anchor}">'
+            f"{escape(mark.words)}</text>"
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def _frame(plot: Plot) -> list[str]:
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    parts = []
+    for value in plot.x.ticks():
+        at, _ = _pixel(plot, value, plot.y.low)
+        parts.append(f'<line class="grid" x1="{at:.1f}" y1="{TOP}" x2="{at:.1f}" y2="{bottom}"/>')
+        parts.append(
+            f'<text class="tick" x="{at:.1f}" y="{bottom + 24}" text-anchor="middle">{plot.x.name(value)}</text>'
+        )
+    for value in plot.y.ticks():
+        _, at = _pixel(plot, plot.x.low, value)
+        parts.append(f'<line class="grid" x1="{LEFT}" y1="{at:.1f}" x2="{right}" y2="{at:.1f}"/>')
+        parts.append(
+            f'<text class="tick" x="{LEFT - 8}" y="{at + 5:.1f}" text-anchor="end">{plot.y.name(value)}</text>'
+        )
+    middle_x, middle_y = (LEFT + right) / 2, (TOP + bottom) / 2
+    parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{right}"/>')
+    parts.append(
+        f'<text class="label" x="{middle_x}" y="{HEIGHT - 10}" text-anchor="middle">{escape(plot.x.label)}</text>'
+    )
+    parts.append(
+        f'<text class="label" transform="translate(20 {middle_y}) rotate(-90)" text-anchor="middle">'
+        f"{escape(plot.y.label)}</text>"
+    )
+    return parts
+
+
+def legend(plot: Plot) -> str:
+    """The names of lines and bands beside samples of them, as HTML: text that wraps on a narrow screen."""
+    named = [(line.label, line.style, False) for line in plot.lines if line.label]
+    named += [(band.label, band.style, True) for band in plot.bands if band.label]
+    parts = []
+    for label, style, filled in named:
+        dash = f' stroke-dasharray="{DASHES[style]}"' if DASHES[style] else ""
+        sample = f'<line class="line c{style}"{dash} x1="1" y1="7" x2="35" y2="7"/>'
+        if filled:
+            sample = f'<rect class="band c{style}" x="1" y="1" width="34" height="12"/>'
+        parts.append(f'<span><svg viewBox="0 0 36 14" aria-hidden="true">{sample}</svg>{escape(label)}</span>')
+    return f'<div class="legend">{"".join(parts)}</div>' if parts else ""
+
+
+def _pixel(plot: Plot, x: float, y: float) -> tuple[float, float]:
+    across, up = plot.x.place(x), plot.y.place(y)
+    return LEFT + across * (WIDTH - LEFT - RIGHT), TOP + (1 - up) * (HEIGHT - TOP - BOTTOM)
+
+
+def _at(plot: Plot, x: float, y: float) -> str:
+    left, top = _pixel(plot, x, y)
+    return f'cx="{left:.1f}" cy="{top:.1f}"'
+
+
+def _points(plot: Plot, xs: Sequence[float], ys: Sequence[float]) -> str:
+    pixels = (_pixel(plot, x, y) for x, y in zip(xs, ys, strict=True) if math.isfinite(x) and math.isfinite(y))
+    return " ".join(f"{left:.1f},{top:.1f}" for left, top in pixels)
+
+
+# Files
+
+
+def write_plot(plot: Plot, path: Path) -> None:
+    """By Matplotlib, as the file's ending says: .png or .svg."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4.3), layout="constrained")
+    _draw(plot, figure.subplots())
+    figure.savefig(path, dpi=200)
+
+
+def _draw(plot: Plot, axes: Axes) -> None:
+    for band in plot.bands:
+        axes.fill_between(band.x, band.low, band.high, color=COLOURS[band.style], alpha=0.22, label=band.label or None)
+    for line in plot.lines:
+        dashes = [float(part) / 2 for part in DASHES[line.style].split()]
+        style = (0, tuple(dashes)) if dashes else "solid"
+        marker = "o" if line.dots else ""
+        axes.plot(
+            line.x,
+            line.y,
+            color=COLOURS[line.style],
+            linestyle=style,
+            lw=2,
+            marker=marker,
+            ms=4,
+            label=line.label or None,
+        )
+    for mark in plot.marks:
+        axes.plot([mark.x], [mark.y], "o", color=COLOURS[0], ms=6)
+        offset, side = ((-8, -3), "right") if plot.x.place(mark.x) > 0.5 else ((8, -3), "left")
+        axes.annotate(mark.words, (mark.x, mark.y), xytext=offset, textcoords="offset points", ha=side, fontsize=9)
+    axes.set(xlabel=plot.x.label, ylabel=plot.y.label, xlim=(plot.x.low, plot.x.high), ylim=(plot.y.low, plot.y.high))
+    if plot.x.log:
+        axes.set_xscale("log")
+    if plot.y.log:
+        axes.set_yscale("log")
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    if any(line.label for line in plot.lines) or any(band.label for band in plot.bands):
+        axes.legend(frameon=False, fontsize=9)
+
+
+def buying_plot(bought: Bought) -> Plot:
+    """The noise of a whole run against its epochs, a line for each batch size."""
+    offers = bought.offers
+    sizes = sorted({offer.batch for offer in offers})[-len(COLOURS) :]
+    lines = []
+    for style, batch in enumerate(sizes):
+        row = sorted((o for o in offers if o.batch == batch), key=lambda o: o.epochs)
+        lines.append(
+            Line(f"batch {batch:,.10g}", [o.epochs for o in row], [o.noise_per_step for o in row], style, True)
+        )
+    heights = [value for line in lines for value in line.y]
+    lengths = [value for line in lines for value in line.x]
+    least, most = min(lengths), max(lengths)
+    return Plot(
+        "plan",
+        f"Noise of the average gradient against epochs for {bought.records} records.",
+        Axis("epochs", least / 1.2, most * 1.2, log=True),
+        Axis("noise of a step's average gradient (clip norms)", min(heights) / 1.5, max(heights) * 1.5, log=True),
+        tuple(lines),
+    )

@@ -1,0 +1,145 @@
+"""The promise in words for people who answer for other people's data, and what it leaves out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hush.accounting.errors import ErrorCurve
+from hush.runs.inspecting import Inspected
+
+ALARMS = (0.001, 0.01, 0.05, 0.1, 0.25)
+"""False-alarm rates to speak of."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """The best that any attacker can do at a rate of false alarms: finds at most `found` of those who took part."""
+
+    alarms: float
+    found: float
+
+
+def attacks(curve: ErrorCurve) -> list[Attack]:
+    """Power at a few false-alarm rates, rounded up to a tenth of a percent."""
+    misses, _ = curve(np.array(ALARMS))
+    return [Attack(a, min(1.0, _up_to(1 - m, 1e-3))) for a, m in zip(ALARMS, misses.tolist(), strict=True)]
+
+
+def right_at_most(curve: ErrorCurve) -> float:
+    """How often an attacker with even odds is right: 1 - (smallest sum of errors)/2, rounded up."""
+    return min(1.0, _up_to(1 - curve.error_sum.lower / 2, 1e-3))
+
+
+def promise(found: Inspected, curve: ErrorCurve, epsilon: float) -> list[str]:
+    """Paragraphs, plain text."""
+    one = f"one {found.unit}" + (" with all their rows" if found.unit == "user" else "")
+    right, five = right_at_most(curve), attacks(curve)[2]
+    factor = _up_to(math.exp(min(epsilon, 700.0)), 0.1)
+    return [
+        "This model was trained on records of people or things that are nobody else's business. It was trained so "
+        f"that it is nearly the same whether or not any {one} took part. That isn't a hope about attackers or their "
+        "computers: it is a property of how the model was made, and it holds for every attacker, now and later.",
+        f"Imagine the strongest attacker: they know everything but one {found.unit}, know how the model was trained, "
+        f"and hold the published model. They want to know whether that {one} took part. Before they look, it is a "
+        "coin toss, and they would be right half of the time. After everything that was published they are right at "
+        f"most {right:.1%} of the time. An attacker who raises a false alarm in {five.alarms:.0%} of the cases finds "
+        f"at most {five.found:.1%} of those who took part; by guessing blindly it would be {five.alarms:.0%}.",
+        f"In the usual numbers: ({_shown(epsilon)}, {found.delta:g})-differential privacy for adding or removing "
+        f"{one}. No outcome becomes more than e^{_shown(epsilon)} = {factor:,.1f} times as likely, up to a probability "
+        f"of {found.delta:g}. The curve below says more than these two numbers and is what the statements above rest "
+        "on.",
+    ]
+
+
+def reading(found: Inspected) -> list[str]:
+    """What the numbers mean and don't mean."""
+    tag = found.planned.tag
+    exact = (
+        "The account is exact: an attacker who reaches the curve exists, and none does better."
+        if tag == "exact"
+        else "The account is an upper bound: no attacker does better than the curve, and perhaps none reaches it."
+    )
+    return [
+        exact + " It is certified: computed with error bounds, and rounded against us.",
+        f"The promise is for {found.unit}s. Whoever has several {found.unit}s in the data is protected less: "
+        "k of them about as by k times epsilon."
+        if found.unit == "record"
+        else "The promise is for a user with all their rows, as the user column names them.",
+        "The promise is about taking part. What the model says about everybody (that smoking harms) it also says "
+        "about those who took part; privacy can't prevent that, and isn't meant to.",
+    ]
+
+
+def not_private(found: Inspected) -> list[str]:
+    """What this run takes for public, or doesn't protect."""
+    terms = found.terms
+    items = [
+        "The names of the columns and of the target, and everything in plan.json: settings, noise, learning rates.",
+        "Whatever was declared: kinds and bounds of columns, categories, classes. Whoever declared them should not "
+        "have read them off the records.",
+        "That the run was made at all, and when. It tells that the file could be read and fits its declarations.",
+    ]
+    if terms.get("records") is not None:
+        items.append(f"The number of {found.unit}s, declared as {int(terms['records']):,}.")
+    if float(terms.get("hold_out") or 0) > 0:
+        items.append(
+            f"Scores on the hold-out ({float(terms['hold_out']):.0%} of the {found.unit}s, put aside by a coin each). "
+            "They were computed without noise, stay with the owner of the data, and are not on this page."
+        )
+    items += [
+        "How long steps took, and other traces outside of the published files.",
+        "Choices made by trying several runs on the same records, unless they share one ledger and its budget.",
+    ]
+    return items
+
+
+def floating_point(found: Inspected) -> str:
+    """Which assumptions about the arithmetic the promise rests on."""
+    if "AES" in str(found.written.get("key", "")):
+        return (
+            "Noise is drawn as if it were real-valued and rounded to a grid, so that its last digits tell nothing. "
+            "Norms are computed in floating point and enlarged by a bound on their rounding errors before clipping."
+        )
+    return (
+        "The proof takes noise for real numbers; it was drawn as floating-point numbers, whose last digits are not "
+        "hardened against an attacker who studies them (the option --secure does that). Norms are computed in floating "
+        "point and enlarged by a bound on their rounding errors before clipping. Answers of the survey are rounded to "
+        "whole numbers."
+    )
+
+
+def _up_to(value: float, unit: float) -> float:
+    """The next multiple of `unit` that isn't below."""
+    return math.ceil(value / unit - 1e-9) * unit
+
+
+def _shown(epsilon: float) -> str:
+    return f"{_up_to(epsilon, 1e-3):.4g}" if epsilon < 9 else f"{_up_to(epsilon, 1e-2):.2f}"
+
+
+def settings(found: Inspected) -> dict[str, str]:
+    """The numbers of the run, all public."""
+    terms, plan = found.terms, found.written.get("plan") or {}
+    recipe: dict[str, Any] = terms.get("recipe") or {}
+    unit = found.unit
+    rows = {
+        "who is protected": f"one {unit} (neighbours: add/remove one {unit})",
+        "sampling": f"Poisson: every {unit} by its own coin of probability {terms['rate']:g} in each step",
+        f"{unit}s (declared or released)": f"{plan['records']:,}" if "records" in plan else "not yet released",
+        "expected batch": f"{float(plan['batch']):,.6g}" if "batch" in plan else "not yet released",
+        "steps": f"{terms['steps']:,} ({terms['steps'] * terms['rate']:.4g} epochs)",
+        "clipping": f"every {unit}'s gradient scaled to at most norm {recipe.get('clip', '?')}",
+        "noise": f"Gaussian, {terms['noise_multiplier']:.6g} times the norm, on the sum of a step",
+        "optimiser": f"SGD with momentum {recipe.get('momentum', '?')}, weights averaged over the last steps",
+        "accounting": f"certified; {found.planned.tag}",
+    }
+    versions = found.written.get("versions")
+    if isinstance(versions, dict):
+        rows["versions"] = ", ".join(f"{name} {number}" for name, number in versions.items())
+    if found.written.get("finished"):
+        rows["finished"] = str(found.written["finished"])
+    return rows
