@@ -7,6 +7,7 @@ key.  With a secure key it is drawn on the CPU from a cipher, and added and roun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -55,6 +56,8 @@ def gaussian(
         return [torch.as_tensor(z, dtype=dtype) for z in drawn]
     source = torch.Generator(device)
     seed(source, key, step, purpose)
+    if len(set(stds)) == 1:
+        return standard(source, shapes, dtype, float(stds[0]))
     tensors = standard(source, shapes, dtype)
     if tensors:
         torch._foreach_mul_(tensors, [float(std) for std in stds])
@@ -73,11 +76,11 @@ def seed(generator: torch.Generator, key: Key, step: int, purpose: str = PURPOSE
 
 
 def standard(
-    generator: torch.Generator, shapes: Sequence[Sequence[int]], dtype: torch.dtype = torch.float32
+    generator: torch.Generator, shapes: Sequence[Sequence[int]], dtype: torch.dtype = torch.float32, std: float = 1.0
 ) -> list[Tensor]:
-    """The generator's next standard normal numbers, in one launch: a tensor for each shape, all parts of one."""
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    flat = torch.randn(sum(sizes), generator=generator, device=generator.device, dtype=dtype)
+    """The generator's next normal numbers, in one launch: a tensor for each shape, all parts of one."""
+    sizes = [math.prod(shape) for shape in shapes]
+    flat = torch.empty(sum(sizes), device=generator.device, dtype=dtype).normal_(0.0, std, generator=generator)
     return [part.view(tuple(shape)) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]
 
 

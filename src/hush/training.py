@@ -91,6 +91,8 @@ class Private:
         self.notes: tuple[str, ...] = ()
         self.steps_done = 0
         """How many steps were drawn; the next one has this number."""
+        self._names: list[str] = []
+        self._parameters: list[nn.Parameter] = []
         self._names, self._parameters = self._trained()
         plan.stds(0, self._names, self.threshold)  # refuses parameters without a norm before anything is charged
         self._memory = Memory(capacity=self._capacity())
@@ -213,8 +215,8 @@ class Private:
             for parameter in group["params"]:
                 parameter.grad = None  # nothing but noisy gradients ever reaches the optimiser
         normaliser = self.plan.normaliser
-        for parameter, total in zip(parameters, noisy, strict=True):
-            parameter.grad = (total / normaliser).to(parameter.dtype)
+        for parameter, mean in zip(parameters, torch._foreach_div(noisy, normaliser), strict=True):
+            parameter.grad = mean.to(parameter.dtype)
         if isinstance(self.optimiser, AdamBC):
             spread = [(std / normaliser) ** 2 for std in each]
             self.optimiser.expect_noise(dict(zip(parameters, spread, strict=True)))
@@ -308,8 +310,14 @@ class Private:
 
     def _trained(self) -> tuple[list[str], list[nn.Parameter]]:
         """The parameters the optimiser moves, with their names in the model."""
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         found = [p for group in self.optimiser.param_groups for p in group["params"] if p.requires_grad]
+        if (
+            found
+            and len(found) == len(self._parameters)
+            and all(a is b for a, b in zip(found, self._parameters, strict=True))
+        ):
+            return self._names, self._parameters
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         if not found:
             raise ValueError("The optimiser has no parameter that requires a gradient; there is nothing to train.")
         return [names.get(id(p), f"beside the model.{i}") for i, p in enumerate(found)], found

@@ -35,6 +35,8 @@ class Clipping(ABC):
 
         A unit with a norm that isn't finite in any group gets weight 0 in all: it contributes nothing.
         """
+        if isinstance(thresholds, Sequence) and len(thresholds) == 1:  # the usual case, in few operations
+            return (thresholds[0] / norms.clamp_min(_TINY)).clamp_max_(1.0).nan_to_num_(0.0)
         limits = beside(norms, thresholds)
         return masked(norms, (limits / norms.clamp_min(_TINY)).clamp_max(1.0))
 

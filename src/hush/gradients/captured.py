@@ -24,7 +24,17 @@ Run = Callable[..., list[Tensor]]
 
 
 class NotCapturable(Exception):
-    """The computation can't be traced, compiled or captured; it runs as written."""
+    """The computation can't be traced or captured; it runs as written.  Tried again at the 2nd, 4th, 8th, ... call."""
+
+    calls = 1
+
+    def due(self) -> bool:
+        """Counts a call; whether it is time to try again: a parameter may only have had no gradient yet."""
+        self.calls += 1
+        return self.calls & (self.calls - 1) == 0 and self.calls <= _LAST_TRY
+
+
+_LAST_TRY = 64
 
 
 @dataclass(frozen=True)
@@ -51,9 +61,12 @@ def captured_sum(
     n = count(batch)
     key = (id(losses), tuple((tuple(x.shape[1:]), x.dtype, x.device) if isinstance(x, Tensor) else x for x in batch))
     program = memory.programs.get(key)
-    if program is None:
+    if program is None or (isinstance(program, NotCapturable) and program.due()):
         sample = tuple(_padded(x[:capacity], capacity) if isinstance(x, Tensor) else x for x in batch)
-        program = memory.programs[key] = _built(parameters, losses, sample, groups, memory, compile)
+        built = _built(parameters, losses, sample, groups, memory, compile)
+        if isinstance(program, NotCapturable) and isinstance(built, NotCapturable):
+            built.calls = program.calls
+        program = memory.programs[key] = built
         memory.kept.append(losses)  # its id stays its own
     if isinstance(program, NotCapturable):
         raise program
@@ -81,8 +94,12 @@ def _built(*arguments: Any) -> Program | NotCapturable:
         return build(*arguments)
     except NotCapturable as reason:
         return reason
-    except Exception as error:  # the compiler is a large thing, and whatever stops it, training can go on without
-        return NotCapturable(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    except Exception as error:  # tracing is a large thing, and whatever stops it, training can go on without
+        return NotCapturable(_first_line(error))
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def build(
@@ -124,9 +141,15 @@ def build(
     run_first: Run = traced
     run_second: Run = traced_second
     if compile:
-        run_first = torch.compile(traced, fullgraph=True, dynamic=False)
-        run_second = torch.compile(traced_second, fullgraph=True, dynamic=False)
-        notes.append("compiled")
+        try:
+            run_first = torch.compile(traced, fullgraph=True, dynamic=False)
+            run_second = torch.compile(traced_second, fullgraph=True, dynamic=False)
+            with torch.no_grad():
+                run_second(weights, *run_first(*inputs)[2:])
+            notes.append("compiled")
+        except Exception as error:  # the compiler is a large thing, and whatever stops it, the graph can go on without
+            run_first, run_second = traced, traced_second
+            notes.append(f"not compiled: {_first_line(error)}")
     run_first, run_second = _without_grad(run_first), _without_grad(run_second)
     if inputs[0].is_cuda:
         run_first = _graph(run_first, inputs)

@@ -13,6 +13,7 @@ a group's mean gradient is clipped. `Projected(r)`: the norms are estimates from
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -248,7 +249,10 @@ def _part(
     if units is not None:
         own = torch.unique(units[part], return_inverse=True)[1]
     first = result = _run(parameters, losses, here, groups, weigh, own, engine, memory)
-    while not bool((finite := torch.isfinite(result.norms).all(1)).all()):
+    while not math.isfinite(float(result.norms.sum())):
+        finite = torch.isfinite(result.norms).all(1)
+        if bool(finite.all()):
+            break  # only their sum overflowed
         keep = finite if own is None else finite[own.to(finite.device)]
         good = torch.nonzero(keep).flatten()
         if len(good) == 0:

@@ -24,6 +24,7 @@ from hush.gradients.layout import Layout, possible
 from hush.gradients.rules.common import Unfit
 from hush.gradients.tape import Use
 
+_HALF = (torch.bfloat16, torch.float16)
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -86,6 +87,7 @@ def _looked_for(
     leaves = [k for k in open_uses if uses[k].stand_in is not None]
     wanted: list[Any] = [uses[k].edge for k in open_uses] + [uses[k].stand_in for k in leaves]
     idle = {k for k in open_uses if grads[k] is None}
+    coarse = values.is_cuda or any(grad is not None and grad.dtype in _HALF for grad in grads)
     for r in _probes(values, n):
         found: Sequence[Tensor | None] = torch.autograd.grad(values, wanted, r, retain_graph=True, allow_unused=True)
         truths = dict(zip(leaves, found[len(open_uses) :], strict=True))
@@ -101,7 +103,7 @@ def _looked_for(
                 fits[k] = [layout for layout in fits[k] if _apart(layout, part, r)]
                 if not fits[k]:
                     mixed.add(k)
-                fits[k] = [layout for layout in fits[k] if _fits(uses[k], layout, whole, part, truth, r)]
+                fits[k] = [layout for layout in fits[k] if _fits(uses[k], layout, whole, part, truth, r, coarse)]
     several = {k for k in open_uses if len(fits[k]) > 1 and n > 1}  # with a single example all mean the same
     told: dict[int, Place] = {k: next(iter(fits[k]), None) for k in open_uses if k not in unclear | several}
     return told | dict.fromkeys(idle, Verdict.IDLE) | dict.fromkeys(mixed, Verdict.MIXED)
@@ -134,14 +136,19 @@ def _apart(layout: Layout, part: Tensor, r: Tensor) -> bool:
     return not bool((layout.first(part)[r == 0] != 0).any())
 
 
-def _fits(use: Use, layout: Layout, whole: Tensor, part: Tensor, truth: Tensor | None, r: Tensor) -> bool:
+def _fits(use: Use, layout: Layout, whole: Tensor, part: Tensor, truth: Tensor | None, r: Tensor, coarse: bool) -> bool:
+    """Whether the layout explains what was found, to rounding.
+
+    That is coarse where any gradient went through half precision, and on a GPU: TF32 products, and additions in any
+    order. What would be wrong is wrong by much more.
+    """
     here, there = (layout.first(x).reshape(len(r), -1) for x in (whole, part))
     weights = r.to(here.dtype)
-    half = whole.dtype in (torch.bfloat16, torch.float16)
-    tolerance, eps = 5e-2 if half else 1e-3, torch.finfo(whole.dtype).eps
+    tolerance, eps = (1e-1, 2.0**-8) if coarse else (1e-3, torch.finfo(whole.dtype).eps)
     sizes = torch.linalg.vector_norm(here, dim=1, dtype=_at_least_float(here))
     away = torch.linalg.vector_norm(there - weights[:, None] * here, dim=1, dtype=_at_least_float(here))
-    if bool((away > weights * (tolerance * sizes + 100 * eps * sizes.max())).any()):
+    slack = (1 if coarse else 100) * eps * sizes.max()
+    if bool((away > weights * (tolerance * sizes + slack)).any()):
         return False
     if truth is None:
         return True
@@ -150,7 +157,7 @@ def _fits(use: Use, layout: Layout, whole: Tensor, part: Tensor, truth: Tensor |
         mine = weighted_sum([factor], r).view_as(truth).to(truth.dtype)
     except (Unfit, RuntimeError):
         return False
-    noise = (4 if half else 100) * eps * _size(factor, whole) * r.max()  # a gradient may vanish but for rounding
+    noise = (4 if coarse else 100) * eps * _size(factor, whole) * r.max()  # a gradient may vanish but for rounding
     return bool(_norm(mine - truth) <= tolerance * _norm(truth) + noise)
 
 
