@@ -170,8 +170,8 @@ def _discretised(survey: Survey, plan: Plan, spacing: float, *, on_atoms: bool) 
         bend = max(near + 1.0, 50 / spacing)
         furthest = max((plan.high - centre) / spacing, (centre - plan.low) / spacing, near + 1.0)
         far = near * (1 + 1 / near) ** np.arange(1, math.log(min(furthest, bend) / near) * (near + 1) + 2)
-        further = far[-1] * (1 + 1 / (4 * near)) ** np.arange(
-            1, math.log(furthest / min(furthest, bend)) * (4 * near + 1) + 2
+        further = far[-1] * (1 + 1 / (16 * near)) ** np.arange(
+            1, math.log(furthest / min(furthest, bend)) * (16 * near + 1) + 2
         )
         offsets = np.concatenate([np.arange(near + 1), np.minimum(np.append(far, further), 2.0**60)]).astype(np.int64)
         index = np.concatenate([middle - offsets, middle + offsets, _places(atoms, origin, spacing)]).astype(np.int64)

@@ -59,15 +59,22 @@ class ProjectedPair(Continuous):
 
     def _mean(self, t: Array, largest: float) -> tuple[Array, Array]:
         z, weight = _nodes(self.noise_multiplier, self.projections, min(largest, 1e6))
-        # Where z/2 - t/z > 40 both Phi are 1 and 0 to the last bit: those nodes count as one.
-        certain = z / 2 - largest / z > 40
-        sure = float(weight[certain].sum())
-        z, weight = z[~certain], weight[~certain]
+        above = np.append(np.cumsum(weight[::-1])[::-1], 0.0)
         q_far, p_far = np.empty_like(t), np.empty_like(t)
-        for part in np.array_split(np.arange(t.size), max(1, t.size * z.size // 250_000)):
-            ratio = t[part, None] / z
-            q_far[part] = ndtr(-ratio - z / 2) @ weight
-            p_far[part] = ndtr(-ratio + z / 2) @ weight + sure
+        order = np.argsort(t)
+        for part in np.array_split(order, max(1, t.size // 64)):
+            least, most = float(t[part[0]]), float(t[part[-1]])
+            # Phi is 0 to the last bit below -40 and 1 above 40: z below `first` count for nothing, those from `sure` on
+            # as one, and Q's Phi(-t/z - z/2) is 0 unless z lies between two roots
+            first, sure = np.searchsorted(
+                z, [math.hypot(40, math.sqrt(2 * least)) - 40, math.hypot(40, math.sqrt(2 * most)) + 40]
+            )
+            first = min(int(first), z.size - 1)
+            some = z[first:sure]
+            ratio = t[part, None] / some
+            p_far[part] = ndtr(some / 2 - ratio) @ weight[first:sure] + above[sure]
+            last = int(np.searchsorted(some, 80.0))
+            q_far[part] = ndtr(-ratio[:, :last] - some[:last] / 2) @ weight[first : first + last]
         return q_far, p_far
 
 

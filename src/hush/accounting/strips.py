@@ -199,6 +199,14 @@ class Part:
         size = real * loss + max(real * shrunk, 0.0) - height * least + 0.5 * (most**2 - x * x) - _LOG_SQRT_2PI
         return float(size + _log_fading(self.falls.cut, most / self.falls.width) + np.log(max(high - low, 1e-300)))
 
+    def log_polynomial_side(self, size: float, most: float) -> float:
+        """The same for |W (1 + r (g-1)) phi| with |r| <= size, up to |y| <= most."""
+        left, width, count = self.cells
+        x = left + width * count
+        rise = np.log(self.step.rate) + np.logaddexp(x / self.step.noise - 0.5 / self.step.noise**2, 0.0)
+        value = np.logaddexp(0.0, np.log(size) + rise) + 0.5 * (most**2 - x * x) - _LOG_SQRT_2PI
+        return float(value + _log_fading(self.falls.cut, most / self.falls.width) + np.log(max(most, 1e-300)))
+
     def log_total(self, real: float, height: float, shift: float) -> float:
         """log of a bound on M(shift)."""
         return float(np.logaddexp(_log_sum(self.log_cells(real, height, shift)), self.log_ends(real, height, shift)))
@@ -373,6 +381,7 @@ def rule(part: Part, real: float, low: float, high: float, log_wanted: float, ex
         totals[i] = part.log_total(real, at, float(shift))
         sides[i] = part.log_side(real, at, min(float(shift), 0.0), max(float(shift), 0.0)) + 2
         if excess:  # 1 + r (g-1) too
+            sides[i] = float(np.logaddexp(sides[i], part.log_polynomial_side(size, abs(float(shift))) + 2))
             totals[i] = float(np.logaddexp(totals[i], _log_sum(part.log_polynomial(size, float(shift)))))
     one, two = np.triu_indices(len(shifts), 1)
     beta = 0.5 * (shifts[two] - shifts[one])

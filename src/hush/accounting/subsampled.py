@@ -28,6 +28,8 @@ _FAIRLY_NARROW = 1e-4
 _QUIETLY = np.errstate(all="ignore")
 """Overflows and NaNs are expected in corners and never pass for a bound: all that is returned has been compared."""
 _FEW = 8
+_LONELY = 4
+"""Of many points, so many may each need a line of their own: then the lattice serves the rest together."""
 _ENOUGH, _ENOUGH_FOR_MANY = 2e-7, 1e-6
 _SMALLEST = 3e-13
 """An epsilon this small is known well enough."""
@@ -380,12 +382,12 @@ def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tup
         upper[epsilons >= composition.most_added] = -np.inf
     many = len(epsilons) > _FEW
     waiting = np.flatnonzero(np.isfinite(upper))
-    ahead = 0.0
+    ahead, lonely = 0.0, 0
     while waiting.size:
         left = epsilons[waiting[0]]
         at = float(epsilons[waiting[min(int(np.searchsorted(epsilons[waiting], left + ahead)), waiting.size - 1)]])
         curve, spread = _curve_at(composition, direction, at, many)
-        if curve is None:
+        if curve is None or lonely > _LONELY:
             if ahead > 0:
                 ahead = 0.0
                 continue
@@ -400,6 +402,7 @@ def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tup
             rough = lattice.log_delta(composition.pairs(direction), epsilons[waiting[:1]])
             low[0], high[0] = max(low[0], rough[0][0]), min(high[0], rough[1][0])
         done[0] = True
+        lonely += bool(many and done.sum() == 1)
         lower[waiting[done]], upper[waiting[done]] = low[done], high[done]
         waiting, ahead = waiting[~done], 4 * spread
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper)
