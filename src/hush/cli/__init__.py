@@ -18,7 +18,21 @@ import typer
 from typer.exceptions import TyperException
 
 from hush import __version__
-from hush.cli import calibrate, compare, curve, delta, epsilon, plan, predict, report, resume, spent, train, verify
+from hush.cli import (
+    calibrate,
+    compare,
+    curve,
+    delta,
+    epsilon,
+    plan,
+    predict,
+    report,
+    reproduce,
+    resume,
+    spent,
+    train,
+    verify,
+)
 
 app = typer.Typer(
     name="hush",
@@ -58,6 +72,7 @@ app.command("predict")(predict.command)
 app.command("spent")(spent.command)
 app.command("verify")(verify.command)
 app.command("report")(report.command)
+app.command("reproduce")(reproduce.command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

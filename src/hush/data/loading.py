@@ -48,6 +48,11 @@ class DataSet:
         train, test = Split(self.train.x[kept], self.train.y[kept]), Split(self.train.x[held], self.train.y[held])
         return DataSet(self.name, train, test, self.files)
 
+    def first(self, records: int) -> DataSet:
+        """The first training records, and as many for testing: for a quick try."""
+        train, test = (Split(part.x[:records], part.y[:records]) for part in (self.train, self.test))
+        return DataSet(self.name, train, test, self.files)
+
 
 def folders(given: Folder | None = None) -> tuple[Path, ...]:
     """Where data sets are looked for: the given folder, or HUSH_DATA (several, separated as in PATH)."""

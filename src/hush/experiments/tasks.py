@@ -48,12 +48,21 @@ def held_out(task: Task, share: float = 1 / 6) -> Task:
     return Task(part(order[:keep]), part(order[keep:]), task.beside)
 
 
-def prepare(name: str, folder: str | None, device: torch.device, pca_noise: float | None = None, seed: int = 0) -> Task:
-    """A task by name."""
+def prepare(
+    name: str,
+    folder: str | None,
+    device: torch.device,
+    pca_noise: float | None = None,
+    seed: int = 0,
+    records: int | None = None,
+) -> Task:
+    """A task by name; with the first `records` records only, if given."""
     if name not in TASKS:
         raise ValueError(f"There is no task {name!r}; the names are {', '.join(TASKS)}.")
     source, make = TASKS[name]
     found = data.load(source, folder)
+    if records is not None:
+        found = found.first(records)
     if name == "mnist-directions":
         return _directions(found, device, pca_noise, seed)
     train, test = make(found, device)
