@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -439,6 +442,47 @@ def test_after_a_crash_what_was_drawn_stays_charged_and_the_key_is_fresh(tmp_pat
     train(MAC(again, CrossEntropy(), z_steps=FEW), data(), steps=1)
     assert again.steps_done == 4
     assert again.spent().mechanism == Gaussian(1.5).poisson(0.5) * 6
+
+
+VICTIM = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+import test_mac as t
+folder, kill_after = sys.argv[1], int(sys.argv[2])
+model = t.make()
+private = t.Private(model, t.torch.optim.SGD(model.parameters(), lr=0.1), t.LONG, ledger=folder + "/ledger")
+mac = t.MAC(private, t.CrossEntropy(), z_steps=t.FEW)
+t.train(mac, t.data(), steps=10)
+private.save(folder + "/checkpoint")
+for done, batch in enumerate(private.batches(t.data()), start=1):
+    mac.step(*batch)
+    print("released", flush=True)
+    if done == kill_after:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+LONG = Plan(records=RECORDS, batch=30, steps=200, noise_multiplier=1.5, clip=Expansion(0.1))
+
+
+@pytest.mark.parametrize("kill_after", [3, pytest.param(150, marks=pytest.mark.full)])
+def test_of_a_killed_run_nothing_released_is_forgotten(kill_after: int, tmp_path: Path) -> None:
+    code = VICTIM.format(tests=str(Path(__file__).parent))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", code, str(tmp_path), str(kill_after)]
+    victim = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert victim.returncode == -signal.SIGKILL, victim.stderr
+    released = 10 + victim.stdout.count("released")
+    assert released == 10 + kill_after
+    charged = Ledger(tmp_path / "ledger").mechanism()
+    assert charged is not None
+    [(part, count)] = charged.parts()
+    assert part == Gaussian(1.5).poisson(0.5)
+    assert released <= count <= released + 4  # at most a block more
+    model = make()
+    resumed = Private.resume(tmp_path / "checkpoint", model, torch.optim.SGD(model.parameters(), lr=0.1), LONG)
+    assert resumed.steps_done == 10
+    train(MAC(resumed, CrossEntropy(), z_steps=FEW), data(), steps=5)
+    assert resumed.spent().mechanism == part * (count + 5)
 
 
 # Refusals and the rest

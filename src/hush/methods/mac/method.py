@@ -94,7 +94,7 @@ class MAC:
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """How much one record may now add to each part, layer by layer; of the paper's Delta's, and public."""
+        """How much one record may now add to each part, layer by layer: the paper's sensitivities; public."""
         return tuple(bound for bound, _ in self._bounds())
 
     # A step
@@ -115,14 +115,14 @@ class MAC:
         parts, norms = self._sums(records, limits)
         private._pending = None  # from here on this step's noise is used up
         released = self._released(drawn.step, parts, limits)
-        private.local = Local(records[-1].value, norms, self.thresholds)
-        self._update(drawn.step, released)
+        private.local = Local(records[-1].value, norms, tuple(bound for bound, _ in limits))
+        self._update(drawn.step, released, [bound for bound, _ in limits])
 
     @torch.no_grad()
     def records(self, x: Tensor, y: Tensor) -> list[Records]:
         """For every layer, the records with their coordinates after the Z steps: PRIVATE, never released."""
         layers, expansion = self.layers, self.expansion
-        start = projected(self.network.before(x).to(torch.float64), expansion.inputs)
+        start = projected(self.network.before(x).flatten(1).to(torch.float64), expansion.inputs)
         wanted = layers[-1].objective.prepared(y, layers[-1].width)
         if expansion.targets is not None:
             wanted = projected(wanted, expansion.targets)
@@ -156,10 +156,10 @@ class MAC:
 
     # Post-processing
 
-    def _update(self, step: int, released: Sequence[Tensor]) -> None:
+    def _update(self, step: int, released: Sequence[Tensor], limits: Sequence[float]) -> None:
         private, names = self.private, self.expansion.parts
         (std,) = private.plan.stds(step, private._names)
-        spreads = [std * math.sqrt(len(released)) * bound / private.plan.normaliser for bound in self.thresholds]
+        spreads = [std * math.sqrt(len(released)) * bound / private.plan.normaliser for bound in limits]
         quadratics, values = [], []
         for k in range(len(self.layers)):
             own = dict(zip(names, released[k * len(names) :], strict=False))
