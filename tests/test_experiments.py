@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from hush import Normalised, Plan
-from hush.experiments import stacked
+from hush.cli import main
+from hush.experiments import results, runner, stacked, tasks
+from hush.experiments.accounts import ACCOUNTS
+from hush.experiments.page import write
+from hush.experiments.rows import Row, read, read_all
 from hush.experiments.stacked import Tape, clipped_sums
 from hush.experiments.trainer import Recipe, Records, Trainer, cross_entropy, half_squared_error
+from hush.experiments.training import run_row
+
+FOLDER = Path(__file__).parents[1] / "experiments"
 
 
 def _by_the_loop(model, parameters, losses, x, y, clip):
@@ -108,3 +118,137 @@ def test_the_noise_of_a_stacked_step_has_the_plans_deviation():
     trainer = Trainer(stacked.linear(5000, 2), cross_entropy, records, [(plan, Recipe(lr=2.0))], [0], batch=10, steps=1)
     moved = trainer.run().weights["out"]
     assert moved.std().item() == pytest.approx(2.0 * 3.0 * 0.5 / 10, rel=0.05)
+
+
+# The experiments' files, results and page
+
+
+def test_every_experiment_file_is_read_and_names_what_exists():
+    known = read_all(FOLDER)
+    assert "bu2019-table1" in known
+    for experiment in known.values():
+        assert experiment.account or experiment.rows
+        assert experiment.account is None or experiment.account in ACCOUNTS
+        for row in experiment.rows:
+            assert row.task in tasks.TASKS
+            assert row.recipe in ("paper", "best", "plain", "baseline")
+            if row.like:
+                assert row.like in {other.name for other in experiment.rows}
+
+
+def test_an_unknown_key_is_refused_by_name(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text(
+        'title = "t"\npaper = "p"\n[[rows]]\nname = "n"\ntask = "mnist"\nmodel = "linear"\nbatch = 1\nlearning = 1\n'
+    )
+    with pytest.raises(ValueError, match="unknown key 'gain'"):
+        read(path)
+
+
+def test_best_rows_certify_at_most_what_they_promise():
+    row = next(row for row in read_all(FOLDER)["bu2019-table2"].rows if row.name == "epsilon 3")
+    plan = row.plan(29_305)
+    assert plan is not None
+    assert plan.promise().upper <= 3.0
+
+
+def test_plain_rows_have_no_plan():
+    row = next(row for row in read_all(FOLDER)["bu2019-table2"].rows if row.recipe == "plain")
+    assert row.plan(1000) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["bu2019_table1", "bu2019_table4", "bu2019_figure4", "dong2022_figure3", "dong2022_figure6"]
+)
+def test_the_papers_stated_numbers_come_out(name, tmp_path):
+    found = ACCOUNTS[name](tmp_path)
+    assert [check.what for check in found.checks if not check.holds] == []
+    for figure in found.figures:
+        assert (tmp_path / figure).stat().st_size > 1000
+
+
+def test_baselines_are_scored_without_a_plan():
+    x = torch.eye(4).repeat(20, 1)[:, None]
+    y = torch.arange(4).repeat(20) % 2
+    task = tasks.Task(Records(x, y), Records(x[:8], y[:8]))
+    for name in ("nearest-neighbours", "naive-bayes", "tree"):
+        result = run_row(Row(name, "adult", name, 1, recipe="baseline"), task, torch.device("cpu"))
+        assert result["mean"] == 100.0
+        assert "epsilon" not in result
+
+
+def test_a_failed_row_never_replaces_a_number(tmp_path):
+    results.keep_row(tmp_path, "x", {"name": "a", "mean": 1.0})
+    results.keep_row(tmp_path, "x", {"name": "a", "failed": "no"})
+    results.keep_row(tmp_path, "x", {"name": "b", "failed": "no"})
+    assert [row.get("mean") for row in results.load(tmp_path, "x")["rows"]] == [1.0, None]
+
+
+def _tiny(tmp_path):
+    """An experiment on a made-up Adult of 300 records, and its folder of data."""
+    generator = torch.Generator().manual_seed(0)
+    for name, count in (("a9a", 300), ("a9a.t", 60)):
+        labels = torch.randint(0, 2, (count,), generator=generator).tolist()
+        (tmp_path / name).write_text("".join(f"{'+1 1:1' if y else '-1 2:1'} 7:1\n" for y in labels))
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    (folder / "tiny.toml").write_text(
+        'title = "Tiny"\npaper = "bu2019"\n[[rows]]\nname = "one"\ntask = "adult"\nmodel = "binary-linear"\nbatch = 100\n'
+        "steps = 30\nepsilon = 8.0\nlr = 1.0\nseeds = 2\ntarget = 60.0\n"
+    )
+    return folder
+
+
+def test_a_row_is_trained_kept_and_not_trained_again(tmp_path, monkeypatch):
+    folder = _tiny(tmp_path)
+    monkeypatch.setattr("hush.data.loading._check_counts", lambda facts, found: None)
+    said: list[str] = []
+
+    def run(**changes):
+        options = {"data_dir": str(tmp_path), "device": torch.device("cpu"), "quick": False, "seeds": None}
+        options |= {"deadline": math.inf, "again": False, "say": said.append} | changes
+        return runner.run_rows(read(folder / "tiny.toml"), folder / "results", **options)
+
+    assert run()
+    row = results.load(folder / "results", "tiny")["rows"][0]
+    assert len(row["scores"]) == 2
+    assert row["mean"] > 90
+    assert row["epsilon"] <= 8.0
+    assert {"date", "hush", "torch", "python", "device"} <= set(row["setting"])
+    assert run()
+    assert "there is a result already" in said[-1]
+    assert not run(again=True, deadline=-math.inf)
+
+
+def test_the_page_has_the_numbers_and_says_what_is_missing(tmp_path):
+    folder = _tiny(tmp_path)
+    page = tmp_path / "docs" / "page.md"
+    write(folder, page)
+    assert "not run yet" in page.read_text()
+    row = {
+        "name": "one",
+        "metric": "accuracy",
+        "mean": 61.234,
+        "deviation": 0.5,
+        "scores": [1, 2],
+        "seconds": 1.0,
+        "epsilon": 7.9,
+    }
+    results.keep_row(folder / "results", "tiny", row)
+    write(folder, page)
+    assert "**61.23** ± 0.50%" in page.read_text()
+    assert "reached" in page.read_text()
+
+
+def test_reproduce_lists_and_refuses_unknown_names(capsys):
+    assert main(["reproduce", "list", "--experiments", str(FOLDER)]) == 0
+    assert "bu2019-table1" in capsys.readouterr().out
+    assert main(["reproduce", "nonsense", "--experiments", str(FOLDER)]) == 2
+    assert "There is no experiment" in capsys.readouterr().err
+
+
+def test_reproduce_without_data_says_so_in_a_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("HUSH_DATA", raising=False)
+    folder = _tiny(tmp_path)
+    assert main(["reproduce", "tiny", "--experiments", str(folder)]) == 2
+    assert "HUSH_DATA" in capsys.readouterr().err

@@ -109,7 +109,7 @@ def _training(experiment: Experiment, scores: dict[str, Any]) -> str:
                 _paper(row),
                 _score(score),
                 f"{row.paper['epsilon']:g}" if "epsilon" in row.paper else "",
-                _epsilon(score) if row.recipe != "plain" else "none",
+                _epsilon(score) if row.recipe in ("paper", "best") else "none",
                 str(len(score["scores"])) if "scores" in score else "",
                 f"{score['seconds']:.0f}" if "seconds" in score else "",
             )

@@ -18,7 +18,7 @@ from hush.plan import Plan
 class Row:
     """One training row: what is trained, how, and what a paper says of it.
 
-    recipe      "paper" (the paper's own), "best" (hush's) or "plain" (without privacy)
+    recipe      "paper" (the paper's own), "best" (hush's), "plain" (without privacy) or "baseline" (another model)
     task        the data, prepared: a name in `hush.experiments.tasks`
     noise       the noise multiplier, or `epsilon` at `delta` from which hush finds the smallest
     clip        the norm; `normalised` scales every gradient to it (automatic clipping)
@@ -70,7 +70,7 @@ class Row:
 
     def plan(self, records: int, beside: Mechanism | None = None) -> Plan | None:
         """What is promised; nothing for a plain row."""
-        if self.recipe == "plain":
+        if self.recipe in ("plain", "baseline"):
             return None
         clip: Clipping = Normalised(self.clip) if self.normalised else Flat(self.clip)
         batch, steps = min(self.batch, records), self.length(records)

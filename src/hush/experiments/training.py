@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import platform
+import time
 from datetime import UTC, datetime
 from statistics import mean, stdev
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from hush import __version__
-from hush.experiments import tasks
+from hush.experiments import baselines, tasks
 from hush.experiments.rows import Row
 from hush.experiments.stacked import Model, Parameters
 from hush.experiments.tasks import Task
@@ -37,6 +38,8 @@ def run_row(
     row: Row, task: Task, device: torch.device, *, seeds: int | None = None, deadline: float = math.inf
 ) -> Result:
     """The row's result: scores of every seed, the certified epsilon, seconds."""
+    if row.recipe == "baseline":
+        return _baseline(row, task, device)
     count = seeds or row.seeds
     trained = _train(task, row, [row], range(count), deadline)
     plan = row.plan(len(task.train), task.beside)
@@ -66,6 +69,22 @@ def run_row(
             "neighbours": plan.neighbours.value,
         }
     return result
+
+
+def _baseline(row: Row, task: Task, device: torch.device) -> Result:
+    began = time.monotonic()
+    found = baselines.score(row.model, task.train, task.test)
+    return {
+        "name": row.name,
+        "recipe": row.recipe,
+        "metric": row.metric,
+        "scores": [round(found, 4)],
+        "mean": round(found, 4),
+        "deviation": None,
+        "steps": 0,
+        "seconds": round(time.monotonic() - began, 2),
+        "setting": setting(device),
+    }
 
 
 def search(row: Row, task: Task, deadline: float = math.inf) -> tuple[Row, list[Result]]:
