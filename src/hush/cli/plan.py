@@ -34,7 +34,7 @@ def command(
         typer.Option("--epochs", parser=parse_list, metavar="A,B,...", help="Passes over the data to compare."),
     ] = None,
     batches: Annotated[
-        tuple[float, ...] | None,
+        Any,
         typer.Option("--batches", parser=parse_list, metavar="A,B,...", help="Expected batch sizes to compare."),
     ] = None,
     output: Annotated[

@@ -151,7 +151,7 @@ class _Range:
         """Of t and of t^2."""
         values = reading.dates(cells) if self.dated else reading.numbers(cells)
         known = values[np.isfinite(values)]
-        t = np.clip((2 * known - self.low - self.high) / (self.high - self.low), -1, 1)
+        t = (np.clip(known, self.low, self.high) - self.low) / (self.high - self.low) * 2 - 1
         return float(t.sum()), float((t * t).sum())
 
     def fitted(self, first: float, second: float) -> Column:

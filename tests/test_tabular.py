@@ -1,0 +1,316 @@
+"""Reading tables, arrays and images; declarations; the hold-out; and what is released with noise about the rest."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hush.accounting import Gaussian, Guarantees
+from hush.tabular import cells, survey
+from hush.tabular.columns import Category, Column, Date, Hashed, Ignored, Number
+from hush.tabular.data import Data, Reading, read_data
+from hush.tabular.holdout import aside
+from hush.tabular.schema import Wanted, read_schema
+from hush.tabular.tables import Table, read_table
+
+# Cells
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [("3", 3.0), (" -2.5e3 ", -2500.0), ("inf", None), ("nan", None), ("1_000", None), ("x", None), ("", None)],
+)
+def test_a_number_is_a_finite_one(cell: str, value: float | None) -> None:
+    assert cells.number(cell) == value
+
+
+@pytest.mark.parametrize(
+    ("cell", "day"),
+    [("1970-01-02", 1.0), ("1970/01/03", 2.0), ("04.01.1970", 3.0), ("1970-01-01T12:00:00", 0.5), ("1970-13-01", None)],
+)
+def test_dates_are_days_since_1970(cell: str, day: float | None) -> None:
+    assert cells.date(cell) == day
+
+
+def test_a_whole_column_is_read_as_its_cells_are() -> None:
+    column = ["1", "", "2.5", "?", "1_0", "x", "1e3", "-0"]
+    found = cells.numbers(column)
+    for cell, value in zip(column, found.tolist(), strict=True):
+        expected = cells.number(cell)
+        assert math.isnan(value) if expected is None else value == expected
+
+
+# Files
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_table_is_read_with_quotes_and_a_byte_order_mark(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / "a.csv", '\ufeffname,remark\nAda,"one, ""two"""\n\nBob,\n'))
+    assert table.columns == {"name": ["Ada", "Bob"], "remark": ['one, "two"', ""]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no header"),
+        ("a,b\n", "no rows"),
+        ("a,a\n1,2\n", "several columns named 'a'"),
+        ("a,\n1,2\n", "Column 2"),
+        ("a,b\n1,2,3\n", "Line 2"),
+        ('a,b\n"1,2\n', "isn't CSV"),
+    ],
+)
+def test_a_broken_table_is_refused_in_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read_table(write(tmp_path / "a.csv", text))
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.csv", "a,b\n1,2\n")
+    from hush.tabular import tables
+
+    original = tables._csv
+
+    def slow(place: Path, delimiter: str) -> Table:
+        found = original(place, delimiter)
+        with place.open("a") as file:
+            file.write("3,4\n")
+        return found
+
+    monkeypatch.setattr(tables, "_csv", slow)
+    with pytest.raises(ValueError, match="changed while it was read"):
+        read_table(path)
+
+
+def test_parquet_without_pyarrow_is_one_sentence(tmp_path: Path) -> None:
+    pyarrow_is_there = importlib.util.find_spec("pyarrow") is not None
+    path = write(tmp_path / "a.parquet", "PAR1")
+    with pytest.raises(ValueError, match="Parquet file" if pyarrow_is_there else "pip install pyarrow"):
+        read_table(path)
+
+
+def test_arrays_are_tables_or_pixels_by_their_shape(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.arange(6.0).reshape(3, 2), y=np.array([0, 1, 1]), extra=np.zeros((5, 2)))
+    data = read_data(path, Reading("y"))
+    assert isinstance(data.inputs, Table)
+    assert data.inputs.columns == {"x0": ["0.0", "2.0", "4.0"], "x1": ["1.0", "3.0", "5.0"]}
+    np.savez(path, x=np.zeros((3, 8, 8), dtype=np.uint8), y=np.array([0, 1, 1]))
+    data = read_data(path, Reading("y"))
+    assert isinstance(data.inputs, np.ndarray)
+    assert data.inputs.shape == (3, 1, 8, 8)
+
+
+def test_an_npz_with_pickles_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.array([{"a": 1}], dtype=object), y=np.zeros(1))
+    with pytest.raises(ValueError, match="plain arrays"):
+        read_data(path, Reading("y"))
+
+
+def test_images_come_with_the_names_of_their_folders(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for label, grey in (("cat", 10), ("dog", 200)):
+        (tmp_path / label).mkdir()
+        image.fromarray(np.full((12, 12), grey, dtype=np.uint8)).save(tmp_path / label / "1.png")
+    data = read_data(tmp_path, Reading(None, image_size=8, grey=True))
+    assert isinstance(data.inputs, np.ndarray)
+    assert data.targets == ["cat", "dog"]
+    assert data.inputs.shape == (2, 1, 8, 8)
+    (tmp_path / "dog" / "2.png").write_bytes(b"not an image")
+    with pytest.raises(ValueError, match=r"2\.png isn't an image"):
+        read_data(tmp_path, Reading(None))
+
+
+# Declarations
+
+
+def test_a_schema_reads_the_same_from_json_and_toml(tmp_path: Path) -> None:
+    columns = {
+        "age": {"kind": "number", "low": 17, "high": 90},
+        "work": {"kind": "category", "values": ["a", "b"]},
+        "hired": {"kind": "date", "low": "2000-01-01", "high": "2024-12-31"},
+        "size": {"kind": "number"},
+        "note": {"kind": "text", "buckets": 8},
+        "id": {"kind": "ignore"},
+    }
+    first = read_schema(write(tmp_path / "s.json", json.dumps({"target": "work", "records": 5, "columns": columns})))
+    toml = 'target = "work"\nrecords = 5\n[columns]\n' + "\n".join(
+        f"{name} = {{ " + ", ".join(f"{k} = {json.dumps(v)}" for k, v in c.items()) + " }"
+        for name, c in columns.items()
+    )
+    assert read_schema(write(tmp_path / "s.toml", toml)) == first
+    assert first.columns["age"] == Number.between(17, 90)
+    assert first.columns["size"] == Wanted("number")
+    assert first.columns["note"] == Hashed(8)
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ({"kind": "numbr"}, "needs a kind"),
+        ({"kind": "number", "low": 3, "high": 1}, "ascend"),
+        ({"kind": "number", "low": "x", "high": 1}, "needs a number"),
+        ({"kind": "number", "values": [1]}, "can't have values"),
+        ({"kind": "category", "values": []}, "at least one"),
+        ({"kind": "category", "values": ["a", "a"]}, "once each"),
+        ({"kind": "text", "buckets": 0}, "buckets"),
+        (3, "needs a kind"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_by_the_columns_name(tmp_path: Path, column: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words) as refused:
+        read_schema(write(tmp_path / "s.json", json.dumps({"columns": {"age": column}})))
+    assert "'age'" in str(refused.value)
+
+
+COLUMNS: list[Column] = [
+    Number.between(0, 10),
+    Number(-1, 1, 0.1, 0.5, declared=False),
+    Date.between(0, 100),
+    Category(("a", "b")),
+    Hashed(4),
+    Ignored(),
+]
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.kind)
+def test_a_column_goes_to_json_and_back_and_makes_as_many_features_as_it_says(column: Column) -> None:
+    assert Column.from_dict(json.loads(json.dumps(column.to_dict()))) == column
+    features = column.encode(["", "?"])
+    assert features.shape == (2, column.width)
+    assert np.isfinite(features).all()
+
+
+def test_features_of_a_cell_do_not_depend_on_other_cells() -> None:
+    rows = ["3", "", "a", "1970-02-01", "-7e300", "b", "text"]
+    for column in COLUMNS:
+        if isinstance(column, Number | Date) and column.declared:
+            continue
+        together = column.encode(rows)
+        for place, cell in enumerate(rows):
+            np.testing.assert_array_equal(together[place], column.encode([cell])[0])
+
+
+def test_text_among_declared_numbers_names_its_row() -> None:
+    with pytest.raises(ValueError, match=r"Row 2 has 'many' in 'rooms'"):
+        Number.between(0, 10).encode(["3", "many"], "'rooms'")
+
+
+# Hold-out
+
+
+def test_adding_a_record_moves_no_other_across_the_hold_out() -> None:
+    contents = [f"row {k}".encode() for k in range(500)]
+    before = aside(contents, 0.3, b"secret")
+    for place in (0, 250, 500):
+        after = aside([*contents[:place], b"new", *contents[place:]], 0.3, b"secret")
+        np.testing.assert_array_equal(np.delete(after, place), before)
+
+
+def test_the_hold_out_has_its_share() -> None:
+    # 20,000 fair coins of 0.1: beyond 5 standard deviations with probability 6e-7
+    share = aside([str(k).encode() for k in range(20_000)], 0.1, b"k").mean()
+    assert abs(share - 0.1) < 5 * math.sqrt(0.09 / 20_000)
+
+
+def test_users_are_put_aside_whole() -> None:
+    data = Data(Table({"a": ["1", "2", "3", "4"]}), ["x"] * 4, ["u", "v", "u", "v"])
+    for secret in (b"1", b"2", b"3"):
+        held = aside(data.contents(), 0.5, secret)
+        assert held[0] == held[2]
+        assert held[1] == held[3]
+
+
+# Survey
+
+FIRST, SECOND = survey.Question(survey.FIRST_LOOK, 1.0), survey.Question(survey.SECOND_LOOK, 1.0)
+
+
+def random_cell(rng: np.random.Generator) -> str:
+    kinds = [
+        "",
+        "?",
+        "word",
+        f"{rng.integers(1950, 2030)}-05-06",
+        "0",
+        f"{rng.normal() * 10.0 ** rng.integers(-9, 9):g}",
+    ]
+    return kinds[rng.integers(len(kinds))]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_record_moves_every_answer_by_at_most_the_stated_sensitivity(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    width, rows = int(rng.integers(1, 6)), int(rng.integers(1, 30))
+    table = {f"c{j}": [random_cell(rng) for _ in range(rows)] for j in range(width)}
+    wanted: dict[str, Wanted | None] = dict.fromkeys(table)
+    fixed = np.random.default_rng(7).normal(size=10_000) * 3 + 8  # the same answers to both, as if released
+
+    def asked(of: dict[str, list[str]]) -> list[tuple[survey.Floats, float]]:
+        seen = []
+
+        def ask(question: survey.Question, sums: survey.Floats, sensitivity: float) -> survey.Floats:
+            seen.append((sums, sensitivity))
+            return np.rint(fixed[: sums.size])
+
+        survey.columns(ask, FIRST, SECOND, of, wanted)
+        return seen
+
+    more = asked({name: [*column, random_cell(rng)] for name, column in table.items()})
+    for (one, sensitivity), (other, same) in zip(asked(table), more, strict=True):
+        assert sensitivity == same
+        assert np.linalg.norm(one - other) <= sensitivity * (1 + 1e-12)
+
+
+def test_without_noise_a_survey_finds_kinds_and_scales() -> None:
+    rng = np.random.default_rng(0)
+    table = {
+        "size": [f"{v:.3f}" for v in rng.normal(50, 10, 5000)],
+        "when": [f"{1980 + k % 8}-06-01" for k in range(5000)],
+        "who": ["ann", "bob"] * 2500,
+        "gone": [""] * 5000,
+    }
+    found = survey.columns(lambda q, sums, s: sums, FIRST, SECOND, table, dict.fromkeys(table))
+    size, when = found["size"], found["when"]
+    assert isinstance(size, Number)
+    assert isinstance(when, Date)
+    assert size.centre == pytest.approx(50, abs=2)
+    assert size.scale == pytest.approx(10, abs=2)
+    assert not size.declared
+    assert isinstance(found["who"], Hashed)
+    assert isinstance(found["gone"], Ignored)
+
+
+def test_the_questions_cost_what_they_say() -> None:
+    (count, classes) = survey.questions([survey.COUNT, survey.CLASSES], 3.0, 1e-6)
+    assert count.charges() == ((Gaussian(count.noise_multiplier), 1),)
+    assert classes.charges() == ((Gaussian(classes.noise_multiplier), 1), (Guarantees.of(0.0, 1e-8), 1))
+
+
+def test_a_class_of_one_record_is_shown_no_more_often_than_its_leak() -> None:
+    # leak 0.05; in 2,000 trials beyond 100 + 5 standard deviations with probability 3e-7
+    question = survey.Question(survey.CLASSES, 3.0, leak=0.05)
+    rng = np.random.default_rng(1)
+
+    def ask(asked: survey.Question, sums: survey.Floats, sensitivity: float) -> survey.Floats:
+        return np.rint(sums + rng.normal(size=sums.size) * asked.noise_multiplier * sensitivity)
+
+    shown = sum("rare" in survey.classes(ask, question, ["rare"] + ["common"] * 50) for _ in range(2000))
+    assert shown <= 100 + 5 * math.sqrt(2000 * 0.05 * 0.95)
+    assert "common" in survey.classes(ask, question, ["rare"] + ["common"] * 500)
+
+
+def test_a_user_speaks_by_their_first_record_only() -> None:
+    data = Data(Table({"a": ["1", "2", "3"]}), ["x", "y", "z"], ["u", "u", "v"])
+    assert data.speakers() == [0, 2]

@@ -1,0 +1,495 @@
+"""`hush train` from a table to a folder that may be published; stopping, resuming, checking, refusing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+import torch
+from safetensors.torch import load_file
+
+from hush import cli, noise
+from hush.accounting import Gaussian, Guarantees
+from hush.ledger import Ledger
+from hush.runs import load
+from hush.runs.folder import Folder
+from hush.runs.inspecting import inspect, total, verify
+from hush.runs.recipe import Recipe, default_rate
+from hush.runs.request import Request
+from hush.runs.session import Session, resume, start
+from hush.tabular.data import Reading
+from hush.tabular.schema import Schema, declaration
+
+ROWS = 400
+QUICK = ["--epsilon", "3", "--delta", "1e-4", "--steps", "12", "--hidden", "8"]
+COLUMNS = {
+    "age": {"kind": "number", "low": 0, "high": 100},
+    "city": {"kind": "category", "values": ["Bern", "Basel", "Chur"]},
+    "since": {"kind": "date", "low": "2000-01-01", "high": "2020-01-01"},
+}
+DECLARED = ["--records", str(ROWS), "--classes", "no,yes"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def rows(seed: int = 0, count: int = ROWS) -> list[list[str]]:
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        age, city, year = rng.integers(18, 90), rng.integers(3), rng.integers(2000, 2020)
+        likes = age + 20 * city + rng.normal() * 5 > 70
+        missing = rng.random() < 0.05
+        found.append(
+            ["" if missing else str(age), ("Bern", "Basel", "Chur")[city], f"{year}-03-04", "yes" if likes else "no"]
+        )
+    return found
+
+
+def table(path: Path, header: str = "age,city,since,likes", lines: list[list[str]] | None = None) -> Path:
+    body = rows() if lines is None else lines
+    path.write_text("\n".join([header, *(",".join(row) for row in body), ""]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return table(tmp_path_factory.mktemp("data") / "people.csv")
+
+
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("schema") / "people.json"
+    path.write_text(json.dumps({"target": "likes", "columns": COLUMNS}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, data: Path, schema: Path) -> Path:
+    """A finished run with everything declared, some steps long."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    arguments = ["train", str(data), "--schema", str(schema), *DECLARED, *QUICK, "--steps", "40", "-o", str(path)]
+    assert cli.main([*arguments, "--hold-out", "0.2"]) == 0
+    return path
+
+
+def request(data: Path, **changes: Any) -> Request:
+    columns = {name: declaration(name, value) for name, value in COLUMNS.items()}
+    settings: dict[str, Any] = {
+        "data": data,
+        "reading": Reading("likes"),
+        "epsilon": 3.0,
+        "delta": 1e-4,
+        "recipe": Recipe(0.25, steps=12, hidden=8),
+        "schema": Schema(columns=columns),
+        "records": ROWS,
+        "classes": ("no", "yes"),
+        "seed": 1,
+    }
+    return Request(**(settings | changes))
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "public" / "model.safetensors")
+
+
+def train_to_the_end(session: Session) -> None:
+    for _ in session.steps():
+        pass
+    session.finish()
+
+
+# The outcome
+
+
+def test_a_run_leaves_one_folder_to_publish_and_one_to_keep(run: Path) -> None:
+    public = {path.name for path in (run / "public").iterdir()}
+    assert public == {
+        "model.safetensors", "model.json", "load.py", "plan.json", "ledger.jsonl", "manifest.json", "report.html",
+    }  # fmt: skip
+    private = run / "private"
+    assert {"settings.json", "local.json", "checkpoint", "NOT-FOR-RELEASE.txt", "report-local.html"} <= {
+        path.name for path in private.iterdir()
+    }
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    for path in private.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def test_nothing_private_is_in_the_public_folder(run: Path, data: Path) -> None:
+    settings = json.loads((run / "private" / "settings.json").read_text())
+    checkpoint = json.loads((run / "private" / "checkpoint" / "checkpoint.json").read_text())
+    secret = re.search(r'"secret": "([0-9a-f]{64})"', json.dumps(checkpoint))
+    assert secret is not None
+    local = json.loads((run / "private" / "local.json").read_text())
+    scores = [f"{epoch['score']:.6g}" for epoch in local["epochs"] if 0 < epoch["score"] < 1]
+    for path in (run / "public").iterdir():
+        text = path.read_bytes().decode("utf-8", errors="replace")
+        for word in (str(data), data.name, settings["secret"], settings["digest"], secret[1], *scores):
+            assert word not in text, (path, word)
+
+
+def test_what_was_spent_is_the_promise_and_not_more(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["spent", str(run), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["finished"]
+    assert answer["steps"] == 40
+    assert 2.999 < answer["epsilon"] <= 3.0
+    assert inspect(run).spent.mechanism == total(inspect(run).terms)
+
+
+def test_new_rows_are_predicted_by_the_command_and_by_the_loader(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fresh = table(tmp_path / "new.csv", lines=rows(seed=5, count=300))
+    output = tmp_path / "out.csv"
+    assert cli.main(["predict", str(run), str(fresh), "-o", str(output)]) == 0
+    told = capsys.readouterr().err
+    share = float(re.search(r"([\d.]+)% right of 300", told)[1])  # type: ignore[index]
+    assert share > 75
+    predicted = [line.split(",")[0] for line in output.read_text().splitlines()]
+    spec = importlib.util.spec_from_file_location("loader", run / "public" / "load.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    again = module.model.predict([dict(zip(("age", "city", "since"), row, strict=False)) for row in rows(5, 300)])
+    assert ["predicted_likes", *again] == predicted
+
+
+def test_rows_without_the_target_are_predicted_too(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fresh = table(tmp_path / "new.csv", header="since,age,city", lines=[["2004-01-01", "88", "Chur"]])
+    assert cli.main(["predict", str(run), str(fresh)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("yes,")
+    table(fresh, header="age,city", lines=[["3", "Bern"]])
+    assert cli.main(["predict", str(run), str(fresh)]) == 2
+    assert "lack the column 'since'" in capsys.readouterr().err
+
+
+def test_a_run_verifies_and_every_change_is_noticed(run: Path, tmp_path: Path) -> None:
+    assert all(check.passed for check in verify(run))
+    for name in ("model.safetensors", "model.json", "plan.json", "ledger.jsonl"):
+        copy = tmp_path / name
+        shutil.copytree(run / "public", copy / "public")
+        path = copy / "public" / name
+        content = bytearray(path.read_bytes())
+        place = len(content) // 2 if name != "plan.json" else content.index(b'"noise_multiplier": ') + 22
+        content[place] = content[place] ^ 1
+        path.write_bytes(bytes(content))
+        assert cli.main(["verify", str(copy)]) in (1, 2), name
+
+
+def test_a_shortened_ledger_is_noticed(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run / "public", tmp_path / "run" / "public")
+    path = tmp_path / "run" / "public" / "ledger.jsonl"
+    path.write_bytes(b"\n".join(path.read_bytes().splitlines()[:-1]) + b"\n")
+    assert cli.main(["verify", str(tmp_path / "run")]) == 1
+
+
+# What is asked of the data
+
+
+def test_without_declarations_everything_is_released_as_a_charge_that_comes_first(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    seen: list[tuple[str, int]] = []
+    original = noise.add
+
+    def watched(key: Any, step: int, sums: Any, stds: Any, purpose: str = noise.PURPOSE) -> Any:
+        mechanism = Ledger(path / "public" / "ledger.jsonl").mechanism()
+        assert mechanism is not None
+        seen.append((purpose, sum(count for _, count in mechanism.parts())))
+        return original(key, step, sums, stds, purpose)
+
+    monkeypatch.setattr(noise, "add", watched)
+    assert cli.main(["train", str(data), "--target", "likes", *QUICK, "--epsilon", "8", "-o", str(path)]) == 0
+    asked = [purpose for purpose, _ in seen if purpose.startswith("survey")]
+    assert asked == [f"survey: {n}" for n in ("count", "classes", "columns, first look", "columns, second look")]
+    # every draw of noise finds its charge in the ledger: count, classes with their leak, two looks, then the steps
+    assert [charged for _, charged in seen][:5] == [1, 3, 4, 5, 6]
+    found = inspect(path)
+    assert found.spent.epsilon(1e-4).upper <= 8
+    assert found.spent.mechanism is not None
+    parts = dict(found.spent.mechanism.parts())
+    assert parts[Guarantees.of(0.0, 1e-6)] == 1
+    assert sum(count for part, count in parts.items() if isinstance(part, Gaussian)) == 4
+    card = json.loads((path / "public" / "model.json").read_text())
+    assert card["classes"] == ["no", "yes"]
+    assert card["columns"]["city"]["kind"] == "text"
+    assert card["columns"]["since"]["kind"] == "date"
+
+
+def test_what_is_declared_costs_nothing(run: Path) -> None:
+    assert inspect(run).terms["questions"] == []
+
+
+def test_the_terms_do_not_depend_on_the_records(tmp_path: Path) -> None:
+    told = []
+    for seed in (0, 1):
+        path = table(tmp_path / f"{seed}.csv", lines=rows(seed, 300 + seed))
+        session = start(request(path, classes=None, records=None), Folder(tmp_path / f"run{seed}"))
+        told.append(inspect(session.folder.path).terms)
+        assert session.plan.rate == told[-1]["rate"]
+    assert told[0] == told[1]
+
+
+def test_a_number_is_predicted_where_the_target_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 10, 1500)
+    lines = [[f"{a:.3f}", f"{3 * a + rng.normal():.3f}"] for a in x.tolist()]
+    path = table(tmp_path / "line.csv", header="x,y", lines=lines)
+    arguments = ["--task", "regression", "--bounds", "0:10", "--target-bounds", "0:30", "--records", "1500"]
+    command = ["train", str(path), "--target", "y", *QUICK, "--steps", "40", *arguments, "-o", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    capsys.readouterr()
+    assert cli.main(["predict", str(tmp_path / "run"), str(path), "-o", str(tmp_path / "p.csv")]) == 0
+    error = float(re.search(r"error ([\d.]+)", capsys.readouterr().err)[1])  # type: ignore[index]
+    assert error < 5  # the targets' own standard deviation is 8.7
+
+
+def test_users_are_protected_with_all_their_rows(tmp_path: Path) -> None:
+    lines = [[*row[:3], f"u{k % 90}", row[3]] for k, row in enumerate(rows())]
+    path = table(tmp_path / "users.csv", header="age,city,since,who,likes", lines=lines)
+    session = start(request(path, reading=Reading("likes", "who"), records=90, hold_out=0.2), Folder(tmp_path / "run"))
+    assert session.plan.unit == "user"
+    assert session.plan.records == 72
+    train_to_the_end(session)
+    assert "who" not in json.loads((tmp_path / "run" / "public" / "model.json").read_text())["columns"]
+    assert inspect(tmp_path / "run").unit == "user"
+
+
+# Stopping and going on
+
+
+def test_a_paused_run_resumes_to_the_same_bits(data: Path, tmp_path: Path) -> None:
+    train_to_the_end(start(request(data), Folder(tmp_path / "whole")))
+    session = start(request(data), Folder(tmp_path / "parts"))
+    for seen in session.steps():
+        if seen.step == 5:
+            break
+    session.pause()
+    train_to_the_end(resume(Folder(tmp_path / "parts")))
+    one, other = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert inspect(tmp_path / "parts").spent.mechanism == inspect(tmp_path / "whole").spent.mechanism
+
+
+def test_a_crash_loses_no_charge_and_never_overspends(data: Path, tmp_path: Path) -> None:
+    session = start(request(data), Folder(tmp_path / "run"))
+    steps = session.steps()
+    for _ in range(4):
+        next(steps)
+    charged = inspect(tmp_path / "run").steps_charged
+    assert charged >= 4
+    session.private._reader = None  # as after a crash: nobody closes the block or saves
+    again = resume(Folder(tmp_path / "run"))
+    assert again.private.key != session.private.key or again.private.steps_done == 4
+    with pytest.warns(UserWarning, match="Stopped after") if charged > again.private.steps_done else _nothing():
+        train_to_the_end(again)
+    assert inspect(tmp_path / "run").spent.epsilon(1e-4).upper <= 3.0
+    assert all(check.passed for check in verify(tmp_path / "run"))
+
+
+class _nothing:  # noqa: N801
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_changed_records_are_not_resumed_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = table(tmp_path / "people.csv")
+    session = start(request(path), Folder(tmp_path / "run"))
+    next(session.steps())
+    session.pause()
+    table(path, lines=rows()[1:])
+    assert cli.main(["resume", str(tmp_path / "run")]) == 2
+    assert "isn't what the run began with" in capsys.readouterr().err
+    moved = table(tmp_path / "moved.csv")
+    assert cli.main(["resume", str(tmp_path / "run"), "--data", str(moved)]) == 0
+
+
+def test_a_finished_run_is_neither_resumed_nor_overwritten(
+    run: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["resume", str(run)]) == 2
+    assert "finished" in capsys.readouterr().err
+    assert cli.main(["train", str(data), "--target", "likes", *QUICK, "-o", str(run)]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_ctrl_c_stops_cleanly_and_resume_goes_on(data: Path, schema: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import sys; from hush.cli import main; sys.exit(main())"]
+    arguments = [
+        "train",
+        str(data),
+        "--schema",
+        str(schema),
+        *DECLARED,
+        *QUICK,
+        "--steps",
+        "100000",
+        "-o",
+        str(tmp_path / "run"),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment)
+    checkpoint = tmp_path / "run" / "private" / "checkpoint" / "checkpoint.json"
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "hush resume" in told
+    assert "Traceback" not in told
+    session = resume(Folder(tmp_path / "run"))
+    done = session.private.steps_done
+    assert inspect(tmp_path / "run").steps_charged == done  # what was reserved ahead is given back
+    assert next(session.steps()).step == done + 1
+
+
+def test_runs_may_share_a_ledger_and_its_budget(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = tmp_path / "shared.jsonl"
+    asked = ["train", str(data), "--target", "likes", *DECLARED, "--bounds", "0:100", *QUICK, "--ledger", str(ledger)]
+    text = table(tmp_path / "numbers.csv", header="age,likes", lines=[[row[0], row[3]] for row in rows()])
+    asked[1] = str(text)
+    assert cli.main([*asked, "-o", str(tmp_path / "one")]) == 0
+    assert all(check.passed for check in verify(tmp_path / "one"))
+    capsys.readouterr()
+    assert cli.main([*asked, "-o", str(tmp_path / "two")]) == 2
+    assert "exceed" in capsys.readouterr().err
+
+
+# Refusing
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "missing target": (["--target", "income"], "no column 'income'"),
+    "no target": ([], "--target"),
+    "one class declared": (["--target", "likes", "--classes", "yes"], "at least two"),
+    "unknown class": (["--target", "likes", "--classes", "yes,maybe"], "the classes are yes, maybe"),
+    "text as a number": (["--target", "likes", "--bounds", "0:1"], "declared to hold a number"),
+    "regression on text": (["--target", "likes", "--task", "regression"], "needs a number"),
+    "wrong task": (["--target", "likes", "--task", "guessing"], "classification or regression"),
+    "no such user column": (["--target", "likes", "--user-column", "id"], "no column 'id'"),
+    "bad bounds": (["--target", "likes", "--bounds", "5:1"], "ascend"),
+    "bounds of nothing": (["--target", "likes", "--bounds", "5"], "two numbers"),
+    "bad rate": (["--target", "likes", "--rate", "3/2"], "rate"),
+    "bad hold-out": (["--target", "likes", "--hold-out", "1"], "hold-out"),
+    "bad epsilon": (["--target", "likes", "--epsilon", "-1"], "epsilon"),
+    "bad delta": (["--target", "likes", "--delta", "2"], "between 0 and 1"),
+    "bad schema": (["--schema", "nowhere.json"], "can't be read"),
+    "bad delimiter": (["--target", "likes", "--delimiter", ";;"], "one character"),
+    "classes and bounds": (["--target", "likes", "--classes", "a,b", "--target-bounds", "0:1"], "not both"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_sentence_and_spends_nothing(
+    name: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra, words = BAD[name]
+    status = cli.main(["train", str(data), *QUICK, *extra, "-o", str(tmp_path / "run")])
+    told = capsys.readouterr()
+    assert status == 2
+    assert told.out == ""
+    assert told.err.startswith("Error: ")
+    assert len(told.err.strip().splitlines()) == 1
+    assert words in told.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_class_in_the_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = table(tmp_path / "a.csv", lines=[[*row[:3], "yes"] for row in rows()])
+    assert cli.main(["train", str(path), "--target", "likes", *QUICK, "-o", str(tmp_path / "run")]) == 2
+    assert "nothing to tell apart" in capsys.readouterr().err
+
+
+def test_classes_lost_in_the_noise_are_said_and_stay_charged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = table(tmp_path / "a.csv", lines=rows()[:20])
+    command = ["train", str(path), "--target", "likes", "--task", "classification", *QUICK, "-o", str(tmp_path / "run")]
+    assert cli.main(command) == 2
+    assert "stays charged" in capsys.readouterr().err
+    spent = inspect(tmp_path / "run").spent
+    assert spent.mechanism is not None
+    assert cli.main(["resume", str(tmp_path / "run")]) == 2
+    assert "before its first step" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said_before_anything_is_spent(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 99, 1))  # type: ignore[attr-defined]
+    assert cli.main(["train", str(data), "--target", "likes", *QUICK, "-o", str(tmp_path / "run")]) == 2
+    assert "make room" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "public" / "ledger.jsonl").exists()
+
+
+def test_too_little_memory_is_said(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr("hush.tabular.tables._csv", full)
+    assert cli.main(["train", str(data), "--target", "likes", *QUICK, "-o", str(tmp_path / "run")]) == 2
+    assert "memory" in capsys.readouterr().err
+
+
+# Before the data
+
+
+def test_a_plan_shows_what_a_budget_buys_without_torch(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from hush.cli import main
+arguments = "plan --records 30000 --epsilon 3 --delta 1e-6 --epochs 5,20 --batches 512,2048 --json".split()
+status = main([*arguments, "--output", {str(tmp_path / "plan.svg")!r}])
+assert "torch" not in sys.modules
+sys.exit(status)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    offers = json.loads(found.stdout)
+    assert len(offers) == 4
+    for offer in offers:
+        run = Gaussian(offer["noise_multiplier"]).poisson(offer["batch"] / 30000) * offer["steps"]
+        assert 2.99 < run.epsilon(1e-6).upper <= 3.0
+    assert "<svg" in (tmp_path / "plan.svg").read_text()
+
+
+def test_rates_come_from_public_numbers_and_survive_their_multiplication() -> None:
+    assert default_rate(None) == 0.25
+    for records in (1, 7, 569, 32_561, 10**6 + 7, 2**32 - 1):
+        rate = Recipe(default_rate(records)).rate
+        assert (rate * records) / records == rate
+        assert rate * records <= 60_000 or rate >= 0.25
+
+
+def test_the_published_model_loads_by_name(run: Path) -> None:
+    assert load(run).predict([{"age": 90, "city": "Chur", "since": "2001-01-01"}]) == ["yes"]
