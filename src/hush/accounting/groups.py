@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 from hush.accounting.checks import check_whole
@@ -50,6 +51,12 @@ class Group(Mechanism):
         return self.size * self.inner.largest_loss
 
     def pair(self) -> Pair:
-        from hush.accounting import answers
+        return _pair(self)
 
-        return answers.group_pair(self)
+
+@lru_cache(maxsize=8)
+def _pair(group: Group) -> Pair:
+    """Kept for a while: it takes a whole curve, and several questions follow each other."""
+    from hush.accounting import answers
+
+    return answers.group_pair(group)
