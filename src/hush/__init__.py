@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hush import accounting as accounting
+    from hush import gradients as gradients
+    from hush import methods as methods
     from hush import optim as optim
     from hush.averaging import Average as Average
     from hush.clipping import Adaptive as Adaptive
@@ -47,7 +49,7 @@ _HOMES = {
     "Uniform": "hush.sampling",
     "check": "hush.gradients",
 }
-_MODULES = ("accounting", "optim")
+_MODULES = ("accounting", "gradients", "methods", "optim")
 
 __all__ = ["__version__", *_MODULES, *_HOMES]
 
