@@ -162,7 +162,11 @@ class TestReport:
         assert len(report.slower) == 1
         assert report.slower[0].startswith("w ")
 
-    @pytest.mark.parametrize("wrap", [lambda x: (x, None), lambda x: {"logits": x}, lambda x: [x]], ids=["a tuple", "a dictionary", "a list"])
+    @pytest.mark.parametrize(
+        "wrap",
+        [lambda x: (x, None), lambda x: {"logits": x}, lambda x: [x]],
+        ids=["a tuple", "a dictionary", "a list"],
+    )
     def test_takes_models_with_several_outputs(self, wrap: Any) -> None:
         assert check(Net(lambda s, x: wrap(s.o(x)), o=nn.Linear(4, 3)), torch.randn(6, 4)).slower == ()
 
