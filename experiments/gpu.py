@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from hush.experiments import tasks
+from hush.experiments import results, tasks
+from hush.experiments.page import write
 from hush.experiments.rows import Row, read_all
 from hush.experiments.trainer import OutOfTimeError
 from hush.experiments.training import run_row, search
@@ -40,8 +41,9 @@ ORDER = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data-dir", required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data-dir", help="folder with the data sets (several, separated as in PATH)")
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
+    parser.add_argument("--merge", type=Path, nargs="*", help="take such files over into experiments/results, no more")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no new row is begun")
     parser.add_argument("--seeds", type=int, help="instead of each row's own number")
     parser.add_argument("--only", nargs="*", default=list(ORDER))
@@ -49,13 +51,18 @@ def main() -> None:
     parser.add_argument("--no-search", action="store_true")
     parser.add_argument("--shorten", type=float, default=1.0, help="steps are multiplied by this (for a try)")
     options = parser.parse_args()
+    here = Path(__file__).parent
+    if options.merge:
+        print(sum(results.merge(here / "results", file) for file in options.merge), "rows taken over")
+        write(here, here.parent / "docs" / "reproduction.md")
+        return
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
     device = torch.device(options.device)
     began = time.monotonic()
     deadline = began + options.limit
-    experiments = read_all(Path(__file__).parent)
-    results: dict[str, list[dict[str, Any]]] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    experiments = read_all(here)
+    done: dict[str, list[dict[str, Any]]] = json.loads(options.out.read_text()) if options.out.exists() else {}
     for name in options.only:
         cached: tuple[tuple[str, float | None], tasks.Task] | None = None
         chosen: dict[str, dict[str, Any]] = {}
@@ -82,9 +89,9 @@ def main() -> None:
                 traceback.print_exc()
                 result = {"name": row.name, "recipe": row.recipe, "failed": f"{type(error).__name__}: {error}"[:500]}
             clear(device)
-            kept = [other for other in results.get(name, []) if other["name"] != row.name]
-            results[name] = [*kept, result]
-            options.out.write_text(json.dumps(results, indent=1))
+            kept = [other for other in done.get(name, []) if other["name"] != row.name]
+            done[name] = [*kept, result]
+            options.out.write_text(json.dumps(done, indent=1))
             print(f"          {json.dumps({k: v for k, v in result.items() if k in SHOWN})}", flush=True)
     print(f"{time.monotonic() - began:6.1f} s  done", flush=True)
 

@@ -13,6 +13,7 @@ from hush import Normalised, Plan
 from hush.cli import main
 from hush.experiments import results, runner, stacked, tasks
 from hush.experiments.accounts import ACCOUNTS
+from hush.experiments.alone import mnist_network
 from hush.experiments.page import write
 from hush.experiments.rows import Row, read, read_all
 from hush.experiments.stacked import Tape, clipped_sums
@@ -141,7 +142,7 @@ def test_an_unknown_key_is_refused_by_name(tmp_path):
     path.write_text(
         'title = "t"\npaper = "p"\n[[rows]]\nname = "n"\ntask = "mnist"\nmodel = "linear"\nbatch = 1\nlearning = 1\n'
     )
-    with pytest.raises(ValueError, match="unknown key 'gain'"):
+    with pytest.raises(ValueError, match="unknown key 'learning'"):
         read(path)
 
 
@@ -177,6 +178,10 @@ def test_baselines_are_scored_without_a_plan():
         assert "epsilon" not in result
 
 
+def test_the_networks_module_has_the_stacked_ones_size():
+    assert sum(p.numel() for p in mnist_network().parameters()) == stacked.mnist_network().size == 26_010
+
+
 def test_a_failed_row_never_replaces_a_number(tmp_path):
     results.keep_row(tmp_path, "x", {"name": "a", "mean": 1.0})
     results.keep_row(tmp_path, "x", {"name": "a", "failed": "no"})
@@ -193,8 +198,8 @@ def _tiny(tmp_path):
     folder = tmp_path / "experiments"
     folder.mkdir()
     (folder / "tiny.toml").write_text(
-        'title = "Tiny"\npaper = "bu2019"\n[[rows]]\nname = "one"\ntask = "adult"\nmodel = "binary-linear"\nbatch = 100\n'
-        "steps = 30\nepsilon = 8.0\nlr = 1.0\nseeds = 2\ntarget = 60.0\n"
+        'title = "Tiny"\npaper = "bu2019"\n[[rows]]\nname = "one"\ntask = "adult"\nmodel = "binary-linear"\n'
+        "batch = 100\nsteps = 30\nepsilon = 8.0\nlr = 1.0\nseeds = 2\ntarget = 60.0\n"
     )
     return folder
 

@@ -24,9 +24,9 @@ def _flat(values: torch.Tensor) -> Any:
 
 
 def _classifier(name: str) -> Any:
-    from sklearn.naive_bayes import BernoulliNB
-    from sklearn.neighbors import KNeighborsClassifier
-    from sklearn.tree import DecisionTreeClassifier
+    from sklearn.naive_bayes import BernoulliNB  # type: ignore[import-untyped]
+    from sklearn.neighbors import KNeighborsClassifier  # type: ignore[import-untyped]
+    from sklearn.tree import DecisionTreeClassifier  # type: ignore[import-untyped]
 
     known = {
         "nearest-neighbours": lambda: KNeighborsClassifier(1, algorithm="brute"),

@@ -6,8 +6,10 @@ their public rank.  Principal directions are released with noise, which the plan
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -128,9 +130,21 @@ def _grey_scattering(found: DataSet, device: torch.device) -> Pair:
     scale, transform = (2000 if found.name == "usps" else 255), Scattering()
 
     def prepared(part: Split) -> Tensor:
-        return _scattered(torch.from_numpy(part.x.astype(np.float32) / scale)[:, None], device, transform)[:, None]
+        place = _kept(f"{found.name}-{'train' if part is found.train else 'test'}-{len(part)}-scattering.npy")
+        if place is not None and place.exists():
+            return torch.from_numpy(np.load(place)).to(device)
+        x = _scattered(torch.from_numpy(part.x.astype(np.float32) / scale)[:, None], device, transform)[:, None]
+        if place is not None:
+            np.save(place, x.cpu().numpy())
+        return x
 
     return _both(found, device, prepared, _labels)
+
+
+def _kept(name: str) -> Path | None:
+    """Where features are kept between runs: a file in the folder HUSH_CACHE, if that is set."""
+    folder = os.environ.get("HUSH_CACHE")
+    return Path(folder) / name if folder else None
 
 
 def _colour_scattering(found: DataSet, device: torch.device) -> Pair:

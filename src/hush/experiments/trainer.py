@@ -188,11 +188,17 @@ class Trainer:
         total = {name: torch.zeros_like(value) for name, value in self.weights.items()}
         for begin in range(0, self.capacity, self.chunk):
             part, mask = index[:, begin : begin + self.chunk], real[:, begin : begin + self.chunk]
-            x, y = self._inputs(part), self.records.y[part]
+            x, y = self._everyone(begin) if self.rate >= 1 else (self._inputs(part), self.records.y[part])
             sums = clipped_sums(self.model.forward, self.weights, self.losses, x, y, partial(self._weigh, real=mask))
             for name, value in sums.items():
                 total[name] += value
         return total
+
+    def _everyone(self, begin: int) -> tuple[Tensor, Tensor]:
+        """A chunk of all records in their order, shared by the models: no copies are drawn from them."""
+        x, y = self.records.x[begin : begin + self.chunk], self.records.y[begin : begin + self.chunk]
+        x = x.float() if x.is_floating_point() else x
+        return x[None].expand(self.models, *x.shape), y[None].expand(self.models, *y.shape)
 
     def _inputs(self, part: Tensor) -> Tensor:
         x = self.records.x

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hush import __version__
-from hush.experiments import baselines, tasks
+from hush.experiments import alone, baselines, tasks
 from hush.experiments.rows import Row
 from hush.experiments.stacked import Model, Parameters
 from hush.experiments.tasks import Task
@@ -41,6 +41,8 @@ def run_row(
     if row.recipe == "baseline":
         return _baseline(row, task, device)
     count = seeds or row.seeds
+    if device.type == "cpu" and row.recipe == "paper" and row.model in alone.MODULES:
+        return _one_by_one(row, task, device, count, deadline)
     trained = _train(task, row, [row], range(count), deadline)
     plan = row.plan(len(task.train), task.beside)
     score = scores(row.metric, trained.model, trained.averages if row.average else trained.weights, task.test)
@@ -69,6 +71,31 @@ def run_row(
             "neighbours": plan.neighbours.value,
         }
     return result
+
+
+def _one_by_one(row: Row, task: Task, device: torch.device, count: int, deadline: float) -> Result:
+    found = [alone.accuracy(row, task, seed, deadline) for seed in range(count)]
+    score = [each for each, _ in found]
+    plan = row.plan(len(task.train), task.beside)
+    assert plan is not None
+    return {
+        "name": row.name,
+        "recipe": row.recipe,
+        "metric": row.metric,
+        "scores": [round(value, 4) for value in score],
+        "mean": round(mean(score), 4),
+        "deviation": round(stdev(score), 4) if count > 1 else None,
+        "steps": plan.steps,
+        "batch": row.batch,
+        "seconds": round(sum(seconds for _, seconds in found), 2),
+        "lr": row.lr,
+        "by": "hush.Private",
+        "setting": setting(device),
+        "noise": plan.noise_multiplier,
+        "delta": plan.delta,
+        "epsilon": plan.promise().upper,
+        "neighbours": plan.neighbours.value,
+    }
 
 
 def _baseline(row: Row, task: Task, device: torch.device) -> Result:
