@@ -18,6 +18,7 @@ SeedsOption = Annotated[int | None, typer.Option("--seeds", help="Instead of eac
 LimitOption = Annotated[float | None, typer.Option("--limit", help="Stop after so many seconds; the rest stays to do.")]
 FolderOption = Annotated[Path, typer.Option("--experiments", help="Folder with the experiments' files.")]
 PageOption = Annotated[Path | None, typer.Option("--page", help="Where to write the page, beside its img folder.")]
+SearchOption = Annotated[bool, typer.Option("--search/--no-search", help="Search rows' grids, or take their numbers.")]
 AgainOption = Annotated[bool, typer.Option("--again", help="Also rows that have a result already.")]
 
 
@@ -48,7 +49,7 @@ def command(
     for name in wanted:
         if name not in known:
             raise ValueError(f"There is no experiment {name!r}; the names are {', '.join(known)}.")
-    _run([known[name] for name in wanted], experiments, data_dir, device, quick, seeds, limit, page, again)
+    _run([known[name] for name in wanted], experiments, data_dir, device, quick, seeds, limit, page, again, search)
 
 
 def _list(known: dict) -> None:  # type: ignore[type-arg]
@@ -71,6 +72,7 @@ def _run(
     limit: float | None,
     page: Path | None,
     again: bool,
+    search: bool,
 ) -> None:
     import math
 
@@ -103,6 +105,7 @@ def _run(
                 seeds=seeds,
                 deadline=deadline,
                 again=again,
+                searching=search,
                 say=lambda text: print(text, flush=True),
             )
     write(experiments, page)

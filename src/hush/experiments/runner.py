@@ -42,6 +42,7 @@ def run_rows(
     seeds: int | None,
     deadline: float,
     again: bool,
+    searching: bool = True,
     say: Say,
 ) -> bool:
     """The training rows that have no result yet; False when the time ran out before the last."""
@@ -68,7 +69,7 @@ def run_rows(
                 result = run_row(_quick(row, task), task, device, seeds=seeds or 1, deadline=deadline)
                 result["quick"] = f"{len(task.train)} records, {result['steps']} steps, {seeds or 1} seed"
             else:
-                chosen, log = search(row, task, deadline) if row.grid else (row, [])
+                chosen, log = search(row, task, deadline) if row.grid and searching else (row, [])
                 result = run_row(chosen, task, device, seeds=seeds, deadline=deadline) | {"search": log}
         except OutOfTimeError:
             return False
