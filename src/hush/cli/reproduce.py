@@ -32,6 +32,7 @@ def command(
     experiments: FolderOption = Path("experiments"),
     page: PageOption = None,
     again: AgainOption = False,
+    search: SearchOption = True,
 ) -> None:
     """Regenerate the papers' tables and figures, each number beside the paper's.
 
