@@ -64,9 +64,11 @@ def vectorised(
     rows = []
     with torch.no_grad(), without_speed_warnings():
         for start in range(wanted.start, wanted.stop, at_once):
-            several = [directions(j) for j in range(start, min(start + at_once, wanted.stop))]
-            stacked = [torch.stack(column) for column in zip(*several, strict=True)]
-            del several
+            numbers = range(start, min(start + at_once, wanted.stop))
+            stacked = [p.new_empty(len(numbers), *p.shape) for p in parameters]
+            for row, j in enumerate(numbers):
+                for column, direction in zip(stacked, directions(j), strict=True):
+                    column[row] = direction
             rows.append(torch.func.vmap(along, randomness="same")(*stacked))
     return torch.cat(rows).T
 
@@ -80,7 +82,7 @@ def transposed(parameters: Sequence[Tensor], values: Tensor, directions: Directi
     used = [(k, grad) for k, grad in enumerate(found) if grad is not None and grad.requires_grad]
     columns = []
     for j in wanted:
-        direction = directions(j)
+        direction = list(directions(j))
         along = [direction[k] for k, _ in used]
         column = torch.autograd.grad([grad for _, grad in used], weights, along, retain_graph=True)[0]
         columns.append(column.detach())

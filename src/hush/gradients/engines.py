@@ -14,7 +14,7 @@ a group's mean gradient is clipped. `Projected(r)`: the norms are estimates from
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,8 +23,8 @@ from torch import Tensor
 
 Losses = Callable[..., Tensor]
 Weigh = Callable[[Tensor], Tensor]
-Directions = Callable[[int], list[Tensor]]
-"""Direction j, one tensor a parameter; the same whenever it is asked for."""
+Directions = Callable[[int], Iterable[Tensor]]
+"""Direction j, one tensor a parameter, each drawn as it is taken; the same whenever it is asked for."""
 Groups = Sequence[Sequence[int]]
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -47,7 +47,8 @@ from hush.gradients.unfused import unfused
 from hush.keys import Key
 
 _HALF = (torch.float16, torch.bfloat16)
-_SMALL_BYTES = 1 << 27
+_KEPT_BYTES = 1 << 27
+_MOST_MEMORY = 1.3
 _MOST_AT_ONCE = 16
 
 
@@ -60,14 +61,17 @@ def gaussian_directions(key: Key, step: int, parameters: Sequence[Tensor]) -> Di
     shapes = [p.shape for p in parameters]
     device, dtype = parameters[0].device, parameters[0].dtype
 
-    def direction(j: int) -> list[Tensor]:
+    def direction(j: int) -> Iterator[Tensor]:
         if device.type == "cpu":
             generator = np.random.Generator(key.philox("direction", step, j))
             kind: Any = np.float64 if dtype == torch.float64 else np.float32
-            return [torch.from_numpy(np.asarray(generator.standard_normal(s, dtype=kind))).to(dtype) for s in shapes]
-        source = torch.Generator(device)
-        noise.seed(source, key, step, f"direction {j}")
-        return noise.standard(source, shapes, dtype)
+            for shape in shapes:
+                yield torch.from_numpy(np.asarray(generator.standard_normal(tuple(shape), dtype=kind))).to(dtype)
+        else:
+            source = torch.Generator(device)
+            noise.seed(source, key, step, f"direction {j}")
+            for shape in shapes:
+                yield torch.randn(shape, generator=source, device=device, dtype=dtype)
 
     return direction
 
@@ -198,7 +202,7 @@ def _by_loop(work: _Work, losses: Losses) -> _Found:
     """Each unit's gradient formed: for what can be differentiated backwards only, and once."""
     sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in work.parameters]
     size = sum(p.numel() * p.element_size() for p in work.parameters) * work.projections
-    kept = [work.directions(j) for j in work.wanted] if size <= _SMALL_BYTES else None
+    kept = [list(work.directions(j)) for j in work.wanted] if size <= _KEPT_BYTES else None
     values, order, all_norms = [], [], []
     for members in members_of(work.batch, work.units):
         value, grads = gradient_of(work.parameters, losses, pick(work.batch, members))
@@ -239,25 +243,26 @@ def _agrees(work: _Work, found: _Found) -> bool:
     return bool((backward - forwards).abs() <= (1e-2 if coarse else 1e-3) * scale)
 
 
-def _dot(grads: Sequence[Tensor], direction: Sequence[Tensor]) -> Tensor:
+def _dot(grads: Sequence[Tensor], direction: Iterable[Tensor]) -> Tensor:
     products = [torch.dot(g.flatten(), v.to(g.dtype).flatten()).double() for g, v in zip(grads, direction, strict=True)]
     return torch.stack(products).sum()
 
 
 def _at_once(work: _Work, memory: Memory) -> int:
-    """How many directions at once need no more memory than a plain training step does.
+    """How many directions at once need at most 1.3 times the memory of a plain training step.
 
-    A plain step holds the gradients and what is saved for the backward pass; k directions hold themselves and, at a
-    time, the tangents of two neighbouring layers.  Below 128 MiB nobody minds.  What one example needs is measured
-    once for each shape of examples, so that a resumed run decides the same.
+    A plain step holds the parameters, the gradients and what is saved for the backward pass.  k directions hold
+    themselves and the one being drawn, and at a time the tangents of two neighbouring layers beside their values.  What
+    one example needs is measured once for each shape of examples, so that a resumed run decides the same.
     """
     shapes = tuple(x.shape[1:] if isinstance(x, Tensor) else None for x in work.batch)
     if shapes not in memory.sizes:
         memory.sizes[shapes] = _saved_bytes(work)
     saved, largest = memory.sizes[shapes]
     size = sum(p.numel() * p.element_size() for p in work.parameters)
-    room = max(size + saved * work.n, _SMALL_BYTES)
-    return max(1, min(_MOST_AT_ONCE, work.projections, room // max(size + 2 * largest * work.n, 1)))
+    layers = 2 * largest * work.n
+    room = _MOST_MEMORY * (2 * size + saved * work.n) - 2 * size - layers
+    return max(1, min(_MOST_AT_ONCE, work.projections, int(room // max(size + layers, 1))))
 
 
 def _saved_bytes(work: _Work) -> tuple[int, int]:
@@ -267,7 +272,7 @@ def _saved_bytes(work: _Work) -> tuple[int, int]:
 
     def pack(x: Tensor) -> Tensor:
         if x.untyped_storage().data_ptr() not in own:
-            sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+            sizes[x.data_ptr()] = x.numel() * x.element_size()
         return x
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):

@@ -117,7 +117,7 @@ def Logarithmic(mean: float) -> NegativeBinomial:
 
 @dataclass(frozen=True)
 class Poisson(Runs):
-    """The Poisson law: the cheapest for large means, but with probability e^-mean there is no run and no model."""
+    """The Poisson law: rarely far from its mean, for which it pays; with probability e^-mean no run and no model."""
 
     kind: ClassVar[str] = "poisson"
     mean: float
