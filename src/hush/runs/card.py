@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,6 +62,16 @@ class Card:
     user_column: str | None = None
     image_size: int = 32
     grey: bool = False
+
+    def __post_init__(self) -> None:
+        network = self.network
+        outputs = 1 if self.classes is None else len(self.classes)
+        inputs = network.inputs if self.columns is None else sum(column.width for column in self.columns.values())
+        pixels = network.inputs if network.image is None else math.prod(network.image)
+        if (network.inputs, network.outputs, pixels) != (inputs, outputs, inputs):
+            raise ValueError("The model's network doesn't fit its columns and classes; its description is damaged.")
+        if (self.classes is None) == (self.scaling is None) or (self.columns is None) == (self.bounds is None):
+            raise ValueError("The model's description is damaged: it needs classes or scaling, and columns or bounds.")
 
     def encode(self, data: Data) -> Features:
         """The features of records."""
