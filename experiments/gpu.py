@@ -119,7 +119,6 @@ def one(
         row = row.varied(steps=max(2, round(options.shorten * row.length(len(task.train)))), epochs=None)
         row = row.varied(grid={k: v for k, v in row.grid.items() if k != "steps"})
     log: list[dict[str, Any]] = []
-    varied = ["lr", *(name for name in row.grid if name not in ("lr", "move"))]
     if not options.no_search and row.grid:
         row, log = search(row, task, deadline)
         clear(device)
@@ -128,7 +127,7 @@ def one(
     return result | {
         "search": log,
         "search_seconds": round(searched, 2),
-        "chosen": {name: getattr(row, name) for name in varied},
+        "chosen": row.choices(),
     }
 
 

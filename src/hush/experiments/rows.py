@@ -82,6 +82,10 @@ class Row:
             self.lr, self.momentum, self.adam, self.final, self.decay, self.average, self.weight_decay, self.copies
         )
 
+    def choices(self) -> dict[str, Any]:
+        """What the grid chose, for the rows that are like this one."""
+        return {name: getattr(self, name) for name in ("lr", *(key for key in self.grid if key not in ("lr", "move")))}
+
     def varied(self, **changes: Any) -> Row:
         return replace(self, **changes)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hush.experiments import results
 from hush.experiments.rows import Experiment, Row
@@ -51,6 +51,7 @@ def run_rows(
     from hush.experiments.training import run_row, search
 
     done = {row["name"] for row in results.load(folder, experiment.name)["rows"] if "mean" in row}
+    chosen: dict[str, dict[str, Any]] = {}
     task: Task | None = None
     prepared: tuple[str, float | None] | None = None
     for row in experiment.rows:
@@ -69,8 +70,10 @@ def run_rows(
                 result = run_row(_quick(row, task), task, device, seeds=seeds or 1, deadline=deadline)
                 result["quick"] = f"{len(task.train)} records, {result['steps']} steps, {seeds or 1} seed"
             else:
-                chosen, log = search(row, task, deadline) if row.grid and searching else (row, [])
-                result = run_row(chosen, task, device, seeds=seeds, deadline=deadline) | {"search": log}
+                tried = row.varied(**chosen.get(row.like, {}))
+                best, log = search(tried, task, deadline) if row.grid and searching else (tried, [])
+                chosen[row.name] = best.choices() if log else {}
+                result = run_row(best, task, device, seeds=seeds, deadline=deadline) | {"search": log}
         except OutOfTimeError:
             return False
         results.keep_row(folder, experiment.name, result)
