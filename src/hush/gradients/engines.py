@@ -139,22 +139,29 @@ def clipped_sum(
     parts = _parts(n, units, microbatch)
     if n == 0:
         return _nothing(parameters, groups)
+    found: list[ClippedSum] = []
+    sums: list[Tensor] = []
     with torch.enable_grad():
-        found = [_part(parameters, losses, batch, groups, weigh, units, engine, memory, part) for part in parts]
+        for part in parts:
+            piece = _part(parameters, losses, batch, groups, weigh, units, engine, memory, part)
+            if len(parts) == 1:
+                sums = piece.sums
+            elif sums:
+                sums = [total + more for total, more in zip(sums, piece.sums, strict=True)]
+            else:  # a captured program writes the next part's sums where these are
+                sums = [total.clone() for total in piece.sums]
+            found.append(replace(piece, sums=[]))
     if versions != [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]:
         raise ValueError(
             "The loss function writes into its batch, which it may be given again; let it copy what it changes."
         )
-    sums = found[0].sums
-    for part in found[1:]:
-        sums = [total + more for total, more in zip(sums, part.sums, strict=True)]
-    notes = tuple(dict.fromkeys(note for part in found for note in part.notes))
+    notes = tuple(dict.fromkeys(note for piece in found for note in piece.notes))
     if len(found) == 1:
         return ClippedSum(sums, found[0].norms, found[0].losses, notes)
     values = found[0].losses.new_empty(n)
-    for where, part in zip(parts, found, strict=True):
-        values[where] = part.losses
-    return ClippedSum(sums, torch.cat([part.norms for part in found]), values, notes)
+    for part, piece in zip(parts, found, strict=True):
+        values[part] = piece.losses
+    return ClippedSum(sums, torch.cat([piece.norms for piece in found]), values, notes)
 
 
 def _refuse(parameters: Sequence[Tensor]) -> None:
