@@ -320,6 +320,26 @@ class _nothing:  # noqa: N801
     def __exit__(self, *_: object) -> None: ...
 
 
+def test_a_crash_before_publishing_loses_no_model(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = start(request(data), Folder(tmp_path / "run"))
+    for _ in session.steps():
+        pass
+    monkeypatch.setattr("hush.runs.publishing.publish", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        session.finish()
+    monkeypatch.undo()
+    spent = inspect(tmp_path / "run").spent
+    train_to_the_end(resume(Folder(tmp_path / "run")))
+    assert inspect(tmp_path / "run").spent == spent
+    assert all(check.passed for check in verify(tmp_path / "run"))
+
+
+def test_secure_runs_take_coins_and_noise_from_a_cipher(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    train_to_the_end(start(request(data, secure=True, classes=None), Folder(tmp_path / "run")))
+    assert "AES-256" in json.loads((tmp_path / "run" / "public" / "plan.json").read_text())["key"]
+
+
 def test_changed_records_are_not_resumed_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = table(tmp_path / "people.csv")
     session = start(request(path), Folder(tmp_path / "run"))
@@ -383,6 +403,7 @@ def test_runs_may_share_a_ledger_and_its_budget(data: Path, tmp_path: Path, caps
     capsys.readouterr()
     assert cli.main([*asked, "-o", str(tmp_path / "two")]) == 2
     assert "exceed" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
 
 
 # Refusing

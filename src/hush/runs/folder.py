@@ -88,6 +88,10 @@ class Folder:
         except OSError as error:
             raise ValueError(f"{self.path} can't be written: {error.strerror or error}.") from error
 
+    def remove(self) -> None:
+        """Take away what `create` made, for a run that couldn't begin."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def check(self) -> None:
         """Refuse what isn't a run's folder."""
         if not self.plan.is_file() and not self.settings.is_file():

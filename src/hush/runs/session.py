@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import safetensors.torch  # noqa: F401 (missing, it should be missed before anything is spent)
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -79,6 +80,8 @@ class Session:
     def steps(self) -> Iterator[Seen]:
         """Train, step by step; stop asking at any time and call `pause`."""
         private, plan = self.private, self.plan
+        if self._ended():
+            return
         an_epoch = max(1, round(1 / plan.rate))
         every = max(1, plan.steps // _CHECKPOINTS)
         for x, y in private.batches(self._train, users=self._users):
@@ -87,7 +90,7 @@ class Session:
             done = private.steps_done
             if done % an_epoch == 0 or done == plan.steps:
                 self._remember(done)
-            if done % every == 0 and done < plan.steps:
+            if done % every == 0 or done == plan.steps:
                 private.save(self.folder.checkpoint)
             yield Seen(done, plan.steps, private.local.loss)
 
@@ -113,6 +116,11 @@ class Session:
             model.train()
         return score(self.card, outputs, self._targets[usable])
 
+    def _ended(self) -> bool:
+        """Whether the ledger says so already: then a crash came between the last step and publishing."""
+        spending = self.private.spending
+        return any(summary.run == spending.run and summary.finished for summary in spending.ledger.runs)
+
     def _losses(self, x: Tensor, y: Tensor) -> Tensor:
         outputs = self.private.model(x)
         if self.card.classes is None:
@@ -131,7 +139,7 @@ class Session:
         means = [float(np.mean(column)) for column in zip(*self._window, strict=True)] or [math.nan] * 4
         clean = [value if math.isfinite(value) else None for value in means]
         row = {"step": step, "epoch": step * self.plan.rate, "loss": clean[0], "norms": clean[1:]}
-        row |= {"clipped": _finite(self.private.local.clipped), "score": self.score()}
+        row |= {"clipped": _finite(self.private.local.clipped), "score": _finite(self.score())}
         self._history.append(row)
         self._window = []
         write_json(self.folder.local, {"epochs": self._history, "held": self._held.records}, mode=0o600)
@@ -156,15 +164,17 @@ def start(request: Request, folder: Folder, ledger: Path | None = None) -> Sessi
     asked = survey.questions(known.questions(request.records), request.epsilon, request.delta)
     terms = _terms(request, asked)
     folder.create()
-    folder.need_room(64 << 20)
-    write_json(folder.settings, request.settings() | _secrets(request, known, secret, ledger), mode=0o600)
-    place = folder.ledger if ledger is None else ledger
-    book = Ledger(place, None if place.exists() else Budget(request.epsilon, request.delta))
-    block = min(64, max(1, request.recipe.steps // 50))
-    run = book.register(terms, total(terms), block=block)
+    try:
+        folder.need_room(64 << 20)
+        write_json(folder.settings, request.settings() | _secrets(request, known, secret, ledger), mode=0o600)
+        place = folder.ledger if ledger is None else ledger
+        book = Ledger(place, None if place.exists() else Budget(request.epsilon, request.delta))
+        run = book.register(terms, total(terms), block=min(64, max(1, request.recipe.steps // 50)))
+    except (ValueError, OSError):
+        folder.remove()  # nothing was charged, so nothing is lost
+        raise
     write_json(folder.plan, {"run": run, "terms": terms})
-    answers = _survey(request, known, asked, book, run, key)
-    card, records = answers
+    card, records = _survey(request, known, asked, book, run, key)
     plan = _plan(request, terms, records)
     write_json(folder.card, card.to_dict())
     write_json(folder.plan, {"run": run, "terms": terms, "plan": plan.to_dict(), "key": key.report()})
@@ -363,5 +373,5 @@ def _secrets(request: Request, known: Prepared, secret: bytes, ledger: Path | No
     }
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
