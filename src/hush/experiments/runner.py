@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from hush.experiments.tasks import Task
 
-QUICK_RECORDS, QUICK_STEPS = 4000, 60
+QUICK_RECORDS, QUICK_STEPS = 2000, 30
 Say = Callable[[str], None]
 
 
@@ -87,5 +87,5 @@ def run_rows(
 def _quick(row: Row, task: Task) -> Row:
     """Fewer records and steps: shows that the row runs, not what it reaches."""
     records = len(task.train)
-    batch = min(row.batch, records / 4)
-    return replace(row, batch=batch, steps=min(row.length(records), QUICK_STEPS), epochs=None)
+    batch, steps = min(row.batch, records / 8), min(row.length(records), QUICK_STEPS)
+    return replace(row, batch=batch, steps=steps, epochs=None, copies=1)
