@@ -63,3 +63,63 @@ def test_microbatches_of_a_captured_program_are_all_in_the_sum(monkeypatch: pyte
     parameters = list(layer.parameters())
     found = summed(parameters, losses, (x,), engine=Auto(compile=False), microbatch=4, memory=Memory(capacity=4))
     assert moved(found, summed(parameters, losses, (x,), engine=Loop())) < 1e-5
+
+
+def test_a_record_whose_terms_cancel_cannot_wash_away_the_others() -> None:
+    table = nn.Embedding(5, 8)
+    losses = lambda scale, u, v: scale * (table(u) - table(v)).sum(1)  # noqa: E731  (a ranking of u against v)
+    n = 64
+    others = (torch.full((n,), 0.2), torch.zeros(n, dtype=torch.long), torch.ones(n, dtype=torch.long))
+    hostile = (torch.tensor([3e9]), torch.tensor([0]), torch.tensor([0]))
+    with_it = tuple(torch.cat(pair) for pair in zip(others, hostile, strict=True))
+    parameters = list(table.parameters())
+    assert moved(summed(parameters, losses, others), summed(parameters, losses, with_it)) <= 1.0  # 36 once
+
+
+def test_a_row_looked_up_twice_with_opposite_gradients_keeps_the_bound() -> None:
+    table = nn.Embedding(5, 8)
+    losses = lambda scale, u: (scale * table(u).sum(2)).sum(1)  # noqa: E731
+    numbers = torch.Generator().manual_seed(0)
+    scale = 1e5 * (1 + torch.rand(200, 1, generator=numbers))
+    nearly = -scale * (1 - 1e-4 * (1 + torch.rand(200, 1, generator=numbers)))
+    for pair in torch.cat([scale, nearly], 1):
+        found = summed(list(table.parameters()), losses, (pair[None], torch.zeros(1, 2, dtype=torch.long)))
+        assert float(found.sums[0].norm()) <= 1.0  # 110 once
+
+
+@pytest.mark.parametrize("positions", [1, 2, 3])
+def test_tiny_gradients_on_huge_inputs_keep_the_bound(positions: int) -> None:
+    layer = nn.Linear(64, 64, bias=False)
+    losses = lambda x, scale: scale * layer(x).sum((1, 2))  # noqa: E731
+    x = torch.zeros(1, positions, 64)
+    x[:, :, 0] = 5e18
+    for scale in (1e-23, 2e-23, 3e-23):  # whose squares are below the smallest float32
+        found = summed(list(layer.parameters()), losses, (x, torch.tensor([scale])), norm=1e-4)
+        assert float(found.sums[0].double().norm()) <= 1e-4  # 40 times that once
+
+
+def test_half_precision_does_not_round_clipped_gradients_up() -> None:
+    layer = nn.Linear(64, 64, bias=False).half()
+    losses = lambda x: layer(x).float().sum(1)  # noqa: E731
+    for size in torch.linspace(200, 6e4, 200):
+        x = torch.full((1, 64), float(size)).half()
+        found = summed(list(layer.parameters()), losses, (x,), norm=0.1)
+        assert float(found.sums[0].norm()) <= 0.1 * (1 + 2**-8)  # twice that once, in float16's smallest numbers
+
+
+def test_a_captured_program_is_not_used_for_other_parameters() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2)
+    x, memory = torch.randn(4, 3), Memory(capacity=4)
+    losses = lambda x: layer(x).square().sum(1)  # noqa: E731
+    engine = Auto(compile=False)
+    summed(list(layer.parameters()), losses, (x,), engine=engine, memory=memory)
+    other = nn.Linear(3, 2)
+    layer.load_state_dict(other.state_dict(), assign=True)
+    parameters = list(layer.parameters())
+    found = summed(parameters, losses, (x,), engine=engine, memory=memory)
+    assert moved(found, summed(parameters, losses, (x,), engine=Loop())) < 1e-5
+    (only := parameters[0]).requires_grad_(False)
+    assert only is layer.weight
+    found = summed(parameters[1:], losses, (x,), engine=engine, memory=memory)
+    assert moved(found, summed(parameters[1:], losses, (x,), engine=Loop())) < 1e-5

@@ -104,7 +104,7 @@ def squared_norms(factors: list[Factor]) -> Tensor:
     if len(factors) == 2 and all(isinstance(factor, Outer | Rows) for factor in factors):
         rows, outer = sorted(factors, key=lambda factor: isinstance(factor, Outer))
         if isinstance(rows, Rows) and isinstance(outer, Outer) and outer.b.shape[1] == 1:
-            cross = _cross(rows, outer)
+            cross = _cross(rows, outer) + _hidden_in_cross(rows, outer)
             return (_squared_norm(rows) + _squared_norm(outer) + 2 * cross).clamp_min(0.0)
     total = sum((formed(factor) for factor in factors[1:]), formed(factors[0]))
     return _squared_norm(Formed(total))
@@ -226,7 +226,11 @@ def _squared_norm(factor: Factor) -> Tensor:
         values, index = _without_padding(factor)
         gram = _product(values, values.transpose(-1, -2))
         same = index[:, :, None] == index[:, None, :]
-        return torch.where(same, gram, 0).sum((1, 2)).clamp_min(0.0)
+        squares = torch.where(same, gram, 0).sum((1, 2))
+        # A row's values may cancel: what rounding hides of the norm, and of the sum, is relative to their magnitudes.
+        lengths = gram.diagonal(0, -2, -1).clamp_min(0.0).sqrt()
+        sizes = torch.where(same, lengths[:, :, None] * lengths[:, None, :], 0).sum((1, 2))
+        return (squares + _hidden(gram, values.shape[-1], values.shape[1]) * sizes).clamp_min(0.0)
     pieces = _pieces(factor)
     return _outer_squares(factor) if len(pieces) == 1 else torch.cat([_outer_squares(piece) for piece in pieces])
 
@@ -236,14 +240,20 @@ def _outer_squares(factor: Outer) -> Tensor:
     n, (_, positions, d_in, d_out) = factor.examples, factor.sizes
     if positions == 1:
         wide_a, wide_b = wide(a), wide(b)
-        return (_dot(wide_a, wide_a) * _dot(wide_b, wide_b)).flatten(1).sum(1)
+        # squares below the smallest number vanish, though what they are multiplied with may be large
+        tiny = torch.finfo(wide_a.dtype).tiny
+        return ((_dot(wide_a, wide_a) + d_in * tiny) * (_dot(wide_b, wide_b) + d_out * tiny)).flatten(1).sum(1)
     if positions * (d_in + d_out) < d_in * d_out:
         a, b = _aligned(a), _aligned(b)
         gram_a, gram_b = _product(a, a.transpose(-1, -2)), _product(b, b.transpose(-1, -2))
         squares = _dot(gram_a.reshape(n, -1), gram_b.reshape(n, -1))
         # What rounding may hide where positions cancel: relative to (sum_t |a_t| |b_t|)^2, not to the norm itself.
-        sizes = (gram_a.diagonal(0, -2, -1) * gram_b.diagonal(0, -2, -1)).clamp_min(0.0).sqrt().flatten(1).sum(1)
-        return (squares + (_hidden(gram_a, d_in, d_out) * sizes) * sizes).clamp_min(0.0)
+        of_a, of_b = (gram.diagonal(0, -2, -1).clamp_min(0.0).sqrt() for gram in (gram_a, gram_b))
+        sizes = (of_a * of_b).flatten(1).sum(1)
+        # squares below the smallest number vanish, though what they are multiplied with may be large
+        least_a, least_b = (math.sqrt(d * torch.finfo(gram_a.dtype).tiny) for d in (d_in, d_out))
+        vanished = (of_a.flatten(1).sum(1) * least_b).square() + (of_b.flatten(1).sum(1) * least_a).square()
+        return (squares + (_hidden(gram_a, d_in, d_out) * sizes) * sizes + vanished).clamp_min(0.0)
     grads = _product(b.transpose(-1, -2), a).reshape(n, -1)
     return _dot(grads, grads)
 
@@ -255,13 +265,25 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
 
 def _cross(rows: Rows, outer: Outer) -> Tensor:
     """`<G_rows, G_outer>`: a tied embedding. Row index[t] of `b_s a_s^T` is `b_s[index[t]] a_s`."""
+    a, values, picked = _meeting(rows, outer)
+    return (_product(a, values.transpose(-1, -2)) * picked).sum((1, 2))
+
+
+def _hidden_in_cross(rows: Rows, outer: Outer) -> Tensor:
+    """What rounding may hide of it, relative to the magnitudes that are added up."""
+    a, values, picked = _meeting(rows, outer)
+    of_a, of_values = (torch.linalg.vector_norm(wide(x), dim=-1) for x in (a, values))
+    sizes: Tensor = (of_a[:, :, None] * of_values[:, None, :] * picked.abs()).sum((1, 2))
+    return _hidden(sizes, values.shape[-1], values.shape[1]) * sizes
+
+
+def _meeting(rows: Rows, outer: Outer) -> tuple[Tensor, Tensor, Tensor]:
+    """`a_s`, the rows' values, and `b_s[index[t]]`."""
     values, index = _without_padding(rows)
     a, b = outer.a[:, 0], outer.b[:, 0]
     if outer.transposed:
         a, b = b, a
-    inner = _product(a, values.transpose(-1, -2))
-    picked = wide(b.gather(2, index[:, None, :].expand(-1, b.shape[1], -1)))
-    return (inner * picked).sum((1, 2))
+    return a, values, wide(b.gather(2, index[:, None, :].expand(-1, b.shape[1], -1)))
 
 
 def _weighted(factor: Factor, weights: Tensor) -> Tensor:
@@ -286,7 +308,9 @@ def _weighted(factor: Factor, weights: Tensor) -> Tensor:
 
 def _weighted_outer(factor: Outer, weights: Tensor) -> Tensor:
     n, (groups, positions, d_in, d_out) = factor.examples, factor.sizes
-    scaled = _aligned((factor.b * weights.view(-1, 1, 1, 1)).to(factor.b.dtype))
+    scaled = wide(factor.b) * weights.view(-1, 1, 1, 1)
+    if factor.b.dtype != torch.float16:  # whose small numbers are rounded by up to their own size
+        scaled = _aligned(scaled.to(factor.b.dtype))
     a = factor.a.transpose(0, 1).reshape(groups, n * positions, d_in)
     b = scaled.transpose(0, 1).reshape(groups, n * positions, -1)
     total = _product(b.transpose(-1, -2), a)[:, :d_out]
