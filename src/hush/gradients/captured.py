@@ -59,7 +59,10 @@ def captured_sum(
 ) -> ClippedSum:
     """The clipped sum by the program for this loss function, built at the first call."""
     n = count(batch)
-    key = (id(losses), tuple((tuple(x.shape[1:]), x.dtype, x.device) if isinstance(x, Tensor) else x for x in batch))
+    # a program reads the parameters where they were: others, moved or converted ones, need another
+    where = tuple((id(p), p.data_ptr(), p.dtype) for p in parameters)
+    shapes = tuple((tuple(x.shape[1:]), x.dtype, x.device) if isinstance(x, Tensor) else x for x in batch)
+    key = (id(losses), shapes, where, tuple(map(tuple, groups)))
     program = memory.programs.get(key)
     if program is None or (isinstance(program, NotCapturable) and program.due()):
         sample = tuple(_padded(x[:capacity], capacity) if isinstance(x, Tensor) else x for x in batch)
@@ -67,7 +70,7 @@ def captured_sum(
         if isinstance(program, NotCapturable) and isinstance(built, NotCapturable):
             built.calls = program.calls
         program = memory.programs[key] = built
-        memory.kept.append(losses)  # its id stays its own
+        memory.kept.append((losses, tuple(parameters)))  # their ids stay their own
     if isinstance(program, NotCapturable):
         raise program
     sums: list[Tensor] = []
