@@ -29,7 +29,7 @@ from hush.tabular.data import Reading
 from hush.tabular.schema import read_schema
 
 FULL = os.environ.get("HUSH_FULL", "") not in ("", "0")
-FEW, MANY = (400, 60) if FULL else (60, 12)
+FEW, MANY = (400, 60) if FULL else (48, 8)
 
 CSV = "age,city,since,likes\n" + "".join(
     f"{20 + k % 50},{('Bern', 'Basel')[k % 2]},20{k % 20:02d}-03-04,{('no', 'yes')[k % 3 == 0]}\n" for k in range(60)

@@ -80,7 +80,7 @@ class Axis:
         if self.log:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             stride = max(1, math.ceil((last - first) / 6))
-            if last - first >= 2:
+            if last - first >= 3:
                 return [10.0**power for power in range(first, last + 1, stride)]
             near = (k * 10.0**power for power in range(first - 1, last + 1) for k in (1, 2, 5))
             return [value for value in near if self.low <= value <= self.high]
@@ -92,7 +92,7 @@ class Axis:
         return [k * step for k in range(start, math.floor(self.high / step + 1e-9) + 1)]
 
     def name(self, value: float) -> str:
-        if self.log and not 1e-3 < value < 1e4:
+        if self.log and not 9.9e-4 < value < 1e4:
             return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
         return f"{100 * value:.10g}%" if self.percent else f"{value:.10g}"
 
@@ -210,6 +210,8 @@ def write_plot(plot: Plot, path: Path) -> None:
 
 
 def _draw(plot: Plot, axes: Axes) -> None:
+    from matplotlib.ticker import NullLocator
+
     for band in plot.bands:
         axes.fill_between(band.x, band.low, band.high, color=COLOURS[band.style], alpha=0.22, label=band.label or None)
     for line in plot.lines:
@@ -230,15 +232,20 @@ def _draw(plot: Plot, axes: Axes) -> None:
         axes.plot([mark.x], [mark.y], "o", color=COLOURS[0], ms=6)
         offset, side = ((-8, -3), "right") if plot.x.place(mark.x) > 0.5 else ((8, -3), "left")
         axes.annotate(mark.words, (mark.x, mark.y), xytext=offset, textcoords="offset points", ha=side, fontsize=9)
-    axes.set(xlabel=plot.x.label, ylabel=plot.y.label, xlim=(plot.x.low, plot.x.high), ylim=(plot.y.low, plot.y.high))
+    axes.set(xlabel=plot.x.label, ylabel=plot.y.label)
     if plot.x.log:
         axes.set_xscale("log")
     if plot.y.log:
         axes.set_yscale("log")
+    axes.set_xticks(plot.x.ticks(), [plot.x.name(value) for value in plot.x.ticks()])
+    axes.set_yticks(plot.y.ticks(), [plot.y.name(value) for value in plot.y.ticks()])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set(xlim=(plot.x.low, plot.x.high), ylim=(plot.y.low, plot.y.high))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if any(line.label for line in plot.lines) or any(band.label for band in plot.bands):
-        axes.legend(frameon=False, fontsize=9)
+        axes.legend(frameon=False, fontsize=9, handlelength=3.5)
 
 
 def buying_plot(bought: Bought) -> Plot:
