@@ -11,7 +11,7 @@ import pytest
 import reference
 from reference import ADD, REMOVE, Setting
 
-from hush.accounting import Gaussian, answers, lattice, subsampled, transform
+from hush.accounting import Gaussian, answers, jumps, lattice, subsampled, transform
 from hush.accounting.mechanisms import Mechanism
 from hush.accounting.subsampled import Composition
 from hush.accounting.transform import Step
@@ -83,6 +83,28 @@ def test_each_direction_encloses_its_reference(
         lower, upper = subsampled._log_delta(composition, direction, np.array([epsilon]))
         assert lower[0] <= value + error
         assert upper[0] >= value - error
+
+
+@pytest.mark.parametrize("direction", [REMOVE, ADD])
+@pytest.mark.parametrize(("rate", "noise"), [(0.1, 0.5), (0.9, 0.3), (1e-6, 0.7)])
+def test_every_set_up_for_large_losses_encloses_the_exact_value_at_two_steps(
+    rate: float, noise: float, direction: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # near the largest loss what all steps bulk leave over once was lost to rounding, and the interval missed the truth
+    steps = (Step(rate, noise, 2),)
+    checked = 0
+    for share in (0.1, 0.97):
+        epsilon = share * Composition(steps).most_added
+        truth = float(mp.log(reference.two_steps(rate, noise, direction, epsilon, digits=24)[0]))
+        for nodes, tolerance in ((9, -9.0), (9, -19.0), (1500, -9.0), (1500, -19.0)):
+            monkeypatch.setattr(jumps, "_FEW_NODES", nodes)  # few: with bulk
+            jump = jumps.jumps(steps, direction, epsilon, truth, tolerance)
+            if jump is not None:
+                lower, upper = jump.log_delta(np.array([epsilon]))
+                assert lower[0] <= truth + 1e-10
+                assert upper[0] >= truth - 1e-10
+                checked += 1
+    assert checked >= 5
 
 
 @pytest.mark.parametrize("direction", [REMOVE, ADD])

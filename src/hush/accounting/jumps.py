@@ -39,6 +39,7 @@ from hush.accounting.labels import (
     log_dropped,
     log_misplaced,
     log_overlap,
+    log_size,
     loss_position,
     reach_below,
 )
@@ -173,11 +174,11 @@ def _log_mgf(labels: Sequence[Labels], direction: int, points: Array) -> Array:
         for label in labels:
             middle, base = label.axis
             if base is None:
-                bulk += label.step.count * np.log1p(np.maximum(middle.excess(powers).real, -1 + 1e-290))
+                bulk += label.step.count * log_size(middle, powers)
                 continue
-            part = np.maximum(1 + base.excess(powers).real, 1e-290)
-            bulk += label.step.count * np.log(part)
-            ratio += label.step.count * np.log1p(middle.mgf(powers).real / part)
+            part = log_size(base, powers)
+            bulk += label.step.count * part
+            ratio += label.step.count * np.log1p(middle.mgf(powers).real / np.exp(part))
         total = bulk if labels[0].low is None else bulk + _log_expm1(ratio)
     return np.where(np.isnan(total), np.inf, total)
 
@@ -316,7 +317,7 @@ def _log_tail(labels: Sequence[Labels], direction: int, c: float, height: float)
             rough = strips.log_bound(label.middle, power, height) if label.step.count < _FEW_STEPS else np.inf
             bulk += label.step.count * min(rough, strips.log_sharp_bound(label.middle, power, height))
             continue
-        part = float(np.log(max(1 + base.excess(np.array([power]))[0].real, 1e-290)))
+        part = float(log_size(base, np.array([power]))[0])
         bulk += label.step.count * part
         middle = strips.log_bound(label.middle, power, height)
         ratio += label.step.count * float(np.logaddexp(0.0, middle - part))
@@ -371,7 +372,7 @@ def _evaluate(
                 ratio += count * log1p(np.asarray(middle.mgf(powers) / np.where(excess == -1, 1e-290, 1 + excess)))
                 wrong = top * (np.exp(middle.log_error) + middle.rounding(power, powers.imag, False))
                 wrong = wrong + whole * (np.exp(base.log_error) + base.rounding(power, powers.imag, True))
-                error += count * wrong / max(np.exp(_log_bulk([label], power) / count), 1e-290)
+                error += count * wrong / _least_bulk(label, power)
             with np.errstate(all="ignore"):
                 if split:
                     shape[part] = np.exp(bulk - value) * np.expm1(ratio)
@@ -390,7 +391,12 @@ def _evaluate(
 
 def _log_bulk(labels: Sequence[Labels], power: float) -> float:
     at = np.array([power])
-    return float(sum(label.step.count * np.log1p(label.axis[1].excess(at)[0]) for label in labels if label.axis[1]))
+    return float(sum(label.step.count * log_size(label.axis[1], at)[0] for label in labels if label.axis[1]))
+
+
+def _least_bulk(label: Labels, power: float) -> float:
+    """B0 on the axis, from below: its absolute error is 1e-12 at most."""
+    return max(float(np.exp(_log_bulk([label], power) / label.step.count)) - 3e-12, 1e-290)
 
 
 def _rules(

@@ -18,6 +18,7 @@ from hush.accounting.contour import ADD, REMOVE, log_peak, problem
 from hush.accounting.strips import Edge, Part, Rule
 from hush.accounting.transform import Array, Step
 
+_ROUNDED = 1e-12
 _APART = 11.0
 """Widths between the end of bulk and the beginning of huge."""
 
@@ -69,6 +70,11 @@ def on_axis(part: Part) -> Rule:
     spacing = min(0.5 * part.narrowest, 0.15 * min(part.step.noise, 1.0))
     size = max(int(np.ceil((right - left) / spacing)), 2)
     return Rule(part, 0.0, left + 0.5 * (right - left) / size, (right - left) / size, size, np.nan)
+
+
+def log_size(rule: Rule, powers: Array) -> Array:
+    """log E[g^r; label] at real r, from above: 1 + (E - 1) is good to 1e-12 absolutely, and may itself be smaller."""
+    return np.asarray(np.log1p(np.maximum(rule.excess(powers).real, -1.0) + _ROUNDED))
 
 
 def loss_position(step: Step, loss: float) -> float:
@@ -227,7 +233,7 @@ def bulk_log_mgf(labels: Sequence[Labels], points: Array) -> Array:
             bulk = label.axis[1]
             if bulk is None:
                 return np.full(points.shape, -np.inf)
-            total = total + label.step.count * np.log1p(bulk.excess(1 + points))
+            total = total + label.step.count * log_size(bulk, 1 + points)
     return np.where(np.isnan(total), np.inf, total)
 
 

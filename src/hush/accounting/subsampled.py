@@ -417,12 +417,34 @@ def _curve_at(
         line = contour.line(task, c, -45.0) if many else contour.line(task, c)
     except contour.TooWideError:
         line, target = None, float(_sum_of_log_deltas(composition, direction, np.array([epsilon]))[0])
-    if line is not None:
+    at = np.array([epsilon])
+    width = np.inf if line is None else float(np.diff(np.ravel(line.log_delta(at)))[0])
+    if line is not None and (many or not width > _ENOUGH):
         return line.log_delta, float(np.sqrt(task.cumulants(c)[2]))
     if composition.gaussian == 0 and epsilon > 0 and not many:
-        jump = jumps.jumps(composition.steps, direction, epsilon, min(target, -1e-3), log_tolerance)
-        return (None if jump is None else jump.log_delta), 0.0
-    return None, 0.0
+        jump, jump_width = _jumps_at(composition, direction, epsilon, target, log_tolerance)
+        if jump is not None and not jump_width > width:
+            return jump.log_delta, 0.0
+    return (None if line is None else line.log_delta), 0.0
+
+
+def _jumps_at(
+    composition: Composition, direction: int, epsilon: float, target: float, log_tolerance: float
+) -> tuple[jumps.Jumps | None, float]:
+    """The sharpest of a few set-ups at epsilon, each for the delta that the one before found, and its width there."""
+    best, narrowest = None, np.inf
+    for tolerance in (_ROUGH, _ROUGH, _ROUGH, log_tolerance, log_tolerance + 4):
+        jump = jumps.jumps(composition.steps, direction, epsilon, min(target, -1e-3), max(tolerance, log_tolerance))
+        if jump is None:
+            target -= 25  # a delta taken for larger than it is leaves out all that makes it up
+            continue
+        lower, upper = (float(bound[0]) for bound in jump.log_delta(np.array([epsilon])))
+        if best is None or upper - lower < narrowest:
+            best, narrowest = jump, upper - lower
+        if narrowest < max(_ENOUGH, 4 * np.exp(log_tolerance)):
+            break
+        target = 0.5 * (lower + upper) if np.isfinite(lower) else upper - 5
+    return best, narrowest
 
 
 def _gaussian_curve(squared: float) -> Curve:
