@@ -237,8 +237,8 @@ def _draw(plot: Plot, axes: Axes) -> None:
         axes.set_xscale("log")
     if plot.y.log:
         axes.set_yscale("log")
-    axes.set_xticks(plot.x.ticks(), [plot.x.name(value) for value in plot.x.ticks()])
-    axes.set_yticks(plot.y.ticks(), [plot.y.name(value) for value in plot.y.ticks()])
+    axes.set(xticks=plot.x.ticks(), xticklabels=[plot.x.name(value) for value in plot.x.ticks()])
+    axes.set(yticks=plot.y.ticks(), yticklabels=[plot.y.name(value) for value in plot.y.ticks()])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set(xlim=(plot.x.low, plot.x.high), ylim=(plot.y.low, plot.y.high))
