@@ -29,9 +29,11 @@ def add(key: Key, step: int, sums: Sequence[Tensor], stds: Sequence[float], purp
     _check(sums, stds)
     if key.secure:
         return _hardened(key, step, sums, stds, purpose)
-    noise = gaussian(key, step, [t.shape for t in sums], stds, sums[0].device if sums else "cpu", purpose=purpose)
-    if not noise:
+    if not sums:
         return []
+    # noise coarser than the sums would leave their last digits as they are
+    dtype = torch.float64 if any(total.dtype == torch.float64 for total in sums) else torch.float32
+    noise = gaussian(key, step, [t.shape for t in sums], stds, sums[0].device, dtype, purpose)
     return list(torch._foreach_add(list(sums), [z.to(total) for total, z in zip(sums, noise, strict=True)]))
 
 
