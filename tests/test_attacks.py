@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from hush import Ledger, Plan, Private, journal, noise
 from hush.gradients import Auto, ClippedSum, Engine, Ghost, Loop, Memory, captured, clipped_sum
+from hush.keys import Key
 
 
 def clip_at(norm: float) -> Callable[[Tensor], Tensor]:
@@ -123,3 +127,91 @@ def test_a_captured_program_is_not_used_for_other_parameters() -> None:
     assert only is layer.weight
     found = summed(parameters[1:], losses, (x,), engine=engine, memory=memory)
     assert moved(found, summed(parameters[1:], losses, (x,), engine=Loop())) < 1e-5
+
+
+PLAN = Plan(records=100, batch=10, steps=1000, noise_multiplier=1.0)
+ROWS = torch.randn(100, 4, generator=torch.Generator().manual_seed(1))
+
+
+def private_of(model: nn.Module, **options: Any) -> Private:
+    return Private(model, torch.optim.SGD(model.parameters(), lr=0.1), PLAN, **options)
+
+
+def steps(private: Private, count: int, sign: float = 1.0) -> None:
+    for (x,) in private.batches((ROWS,), steps=count):
+        private.step(lambda x: sign * private.model(x)[:, 0], x)
+
+
+def resumed(folder: Path) -> Private:
+    model = nn.Linear(4, 1)
+    return Private.resume(folder, model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_checkpoint_resumed_twice_uses_its_noise_once(tmp_path: Path) -> None:
+    private = private_of(nn.Linear(4, 1), ledger=tmp_path / "ledger")
+    steps(private, 3)
+    private.save(tmp_path / "checkpoint")
+    one, other = resumed(tmp_path / "checkpoint"), resumed(tmp_path / "checkpoint")
+    assert one.key == other.key == private.key
+    steps(one, 1)
+    for late in (other, private):
+        with pytest.raises(ValueError, match="went on elsewhere"):
+            steps(late, 1, sign=-1.0)
+    again = resumed(tmp_path / "checkpoint")
+    assert again.key != one.key
+    steps(again, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_neither_steps_nor_gives_back_its_parents_block(tmp_path: Path) -> None:
+    private = private_of(nn.Linear(4, 1), ledger=tmp_path / "ledger")
+    batches = private.batches((ROWS,))
+    (x,) = next(batches)
+    child = os.fork()
+    if child == 0:  # no assertion of pytest's may run on here
+        code = 1
+        try:
+            private.step(lambda x: private.model(x)[:, 0], x)
+        except ValueError:
+            try:
+                next(batches)
+            except ValueError:  # which also ends the generator, and would give the block back
+                code = 0
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    private.step(lambda x: private.model(x)[:, 0], x)
+    for _ in range(5):
+        (x,) = next(batches)
+        private.step(lambda x: private.model(x)[:, 0], x)
+    charged = Ledger(tmp_path / "ledger").mechanism()
+    assert charged is not None
+    assert sum(count for _, count in charged.parts()) >= 6
+
+
+def test_an_interrupt_while_a_block_is_closed_leaves_no_step_uncharged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = private_of(nn.Linear(4, 1), ledger=tmp_path / "ledger")
+    batches = private.batches((ROWS,))
+    next(batches)
+    really = journal._sync
+
+    def interrupted(descriptor: int) -> None:
+        really(descriptor)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "_sync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            batches.close()  # type: ignore[attr-defined]
+    for done, _ in enumerate(private.batches((ROWS,), steps=15), start=2):
+        charged = Ledger(tmp_path / "ledger").mechanism()
+        assert charged is not None
+        assert sum(count for _, count in charged.parts()) >= done
+
+
+def test_noise_has_the_digits_of_the_sums_it_hides() -> None:
+    sums = torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (noisy,) = noise.add(Key.from_seed(0), 0, [sums], [1.0])
+    drawn = noisy - sums
+    assert float((drawn.float().double() == drawn).double().mean()) < 0.01  # all of them once: a sum was recognised

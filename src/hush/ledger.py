@@ -4,7 +4,7 @@
     >>> ledger = Ledger(None, budget=Budget(epsilon=3.0, delta=1e-5))       # a path instead of None keeps it
     >>> step = Gaussian(noise_multiplier=1.3).poisson(256 / 60_000)
     >>> run = ledger.register({"name": "first try"}, total=step * 3516)     # refused if it exceeds the budget
-    >>> ledger.reserve(run, first=0, pieces=step, count=10)                 # now steps 0 to 9 may be drawn
+    >>> mark = ledger.reserve(run, first=0, pieces=step, count=10)          # now steps 0 to 9 may be drawn
     >>> head = ledger.close(run, at=7)                                      # steps 7 to 9 never were
     >>> ledger.spent() == Spent(step * 7)
     True
@@ -92,8 +92,11 @@ class Ledger:
             self._append(record | {"filter": kind})
             return name
 
-    def reserve(self, run: str, first: int, pieces: Pieces, count: int) -> None:
+    def reserve(self, run: str, first: int, pieces: Pieces, count: int, after: str | None = None) -> str:
         """Charge `count` steps from step `first` on; when this returns they are on disk and may be drawn.
+
+        Returns the run's `mark`.  With `after`, the mark it had last, nothing is charged if it has another by now: then
+        somebody else goes on with the run.
 
         `pieces` are the releases of these steps: a mechanism that every step runs, or mechanisms with their counts.
         A block of the run that was reserved before and not closed counts as drawn.
@@ -104,6 +107,11 @@ class Ledger:
             known = self._run(run)
             if known.finished:
                 raise ValueError(f"Run {run} is finished; register a new one.")
+            if after is not None and after != known.mark:
+                raise ValueError(
+                    f"Run {run} went on elsewhere, in another process or from another copy of its checkpoint, and its "
+                    "noise would be used twice; resume it from its checkpoint, which gives it a fresh key."
+                )
             if count > known.block:
                 raise ValueError(
                     f"Run {run} may reserve {known.block} steps at once, not {count}; register(block=...)."
@@ -112,6 +120,7 @@ class Ledger:
             record = {"event": "reserve", "run": run, "first": int(first), "count": int(count)}
             digest = self._append(record | {"charged": counts_to_json(charged)})
             self._blocks[run] = _Block(digest, int(first), int(count), charged)
+            return digest
 
     def close(self, run: str, at: int, used: Pieces | None = None) -> str:
         """End the block this process holds at step `at`, the first that was not drawn; returns the run's `mark`.

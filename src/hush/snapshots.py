@@ -84,10 +84,11 @@ def resume(
         raise ValueError(f"The ledger doesn't hold the run {run} of this checkpoint; give the ledger it was made with.")
     book.verify(mark)
     key, fresh = Key.from_json(state["key"]), state["fresh"]
-    if book.mark(run) != mark:
+    now = book.mark(run)
+    if now != mark:
         key, fresh = Key.fresh(key.secure), state["step"]
     kept = None if state["average"] is None else Average(state["average"])
-    spending = Spending(book, saved, run, fresh)
+    spending = Spending(book, saved, run, fresh, now)
     private = Private(
         model,
         optimiser,

@@ -142,8 +142,8 @@ class Private:
                 except BudgetExceededError as refused:
                     warnings.warn(f"Stopped after {batch.step} of {self.plan.steps} steps. {refused}", stacklevel=2)
                     return
-                self._pending = batch
                 self.steps_done = batch.step + 1
+                self._pending = batch
                 yield batch.data
             if self._reader is me and self.steps_done == self.plan.steps:
                 self.spending.finish(self.steps_done)
@@ -161,6 +161,7 @@ class Private:
         drawn = self._pending
         if drawn is None:
             raise ValueError("A step needs a batch of its own; take one from batches() for every step.")
+        self.spending.check_process()
         leaves, shape = tree_flatten(batch)
         check_size(leaves, len(drawn.draw))
         flat = len(leaves) == len(batch) and all(a is b for a, b in zip(leaves, batch, strict=True))
