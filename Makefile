@@ -20,11 +20,11 @@ demo: $(DEV) ## train a small network on the digits with and without privacy; sh
 
 test: lint ## ruff, mypy and the tests, expensive sweeps reduced
 	@echo "[pytest] tests, sweeps at reduced counts"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 test-full: lint ## the same with every sweep in full; writes tests/results/full.json
 	@echo "[pytest] tests, sweeps in full"
-	@HUSH_FULL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=10
+	@HUSH_FULL=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=10
 
 lint: $(DEV) ## ruff and mypy only
 	@echo "[ruff] check"

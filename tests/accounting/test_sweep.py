@@ -27,6 +27,9 @@ from reference import ADD, REMOVE, Setting
 from hush.accounting import Bounds, Gaussian
 from hush.accounting.mechanisms import Mechanism
 
+# The last tests judge what the others found, so all run in one process.
+pytestmark = pytest.mark.xdist_group("sweep")
+
 FULL = os.environ.get("HUSH_FULL", "") not in ("", "0")
 RESULTS = Path(__file__).parents[1] / "results" / "accounting-sweep.json"
 LIMIT = 1e4
