@@ -91,4 +91,5 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_every_page_is_part_of_the_site() -> None:
     contents = (ROOT / "mkdocs.yml").read_text()
     for page in (ROOT / "docs").rglob("*.md"):
-        assert page.relative_to(ROOT / "docs").as_posix() in contents
+        name = page.relative_to(ROOT / "docs").as_posix()
+        assert f": {name}\n" in contents, f"add {name} to nav in mkdocs.yml"
