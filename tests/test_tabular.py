@@ -177,6 +177,7 @@ def test_a_wrong_declaration_is_refused_by_the_columns_name(tmp_path: Path, colu
 COLUMNS: list[Column] = [
     Number.between(0, 10),
     Number(-1, 1, 0.1, 0.5, declared=False),
+    Number(0.5, 80, 1.0, 2.0, declared=False, log=True),
     Date.between(0, 100),
     Category(("a", "b")),
     Hashed(4),
@@ -200,6 +201,15 @@ def test_features_of_a_cell_do_not_depend_on_other_cells() -> None:
         together = column.encode(rows)
         for place, cell in enumerate(rows):
             np.testing.assert_array_equal(together[place], column.encode([cell])[0])
+
+
+def test_bounds_become_minus_one_and_one_on_either_scale() -> None:
+    assert not Number.between(-1, 10).log
+    assert not Number.between(10, 39).log
+    assert Number.between(10, 40).log
+    for column, middle in ((Number.linear(10, 40), "25"), (Number.between(10, 40), "20"), (Number.between(0, 4), "2")):
+        ends = [f"{column.low}", middle, f"{column.high}", "1e9", "-3"]
+        np.testing.assert_allclose(column.encode(ends)[:, 0], [-1, 0, 1, 1, -1], atol=1e-6)
 
 
 def test_text_among_declared_numbers_names_its_row() -> None:
@@ -277,17 +287,23 @@ def test_without_noise_a_survey_finds_kinds_and_scales() -> None:
     rng = np.random.default_rng(0)
     table = {
         "size": [f"{v:.3f}" for v in rng.normal(50, 10, 5000)],
+        "amount": [f"{v:.3f}" for v in rng.lognormal(5, 1, 5000)],
         "when": [f"{1980 + k % 8}-06-01" for k in range(5000)],
         "who": ["ann", "bob"] * 2500,
         "gone": [""] * 5000,
     }
-    found = survey.columns(lambda q, sums, s: sums, FIRST, SECOND, table, dict.fromkeys(table))
-    size, when = found["size"], found["when"]
+    found = survey.columns(lambda q, sums, s: sums, FIRST, SECOND, table, dict.fromkeys(table), ["size"])
+    size, amount, when = found["size"], found["amount"], found["when"]
     assert isinstance(size, Number)
+    assert isinstance(amount, Number)
     assert isinstance(when, Date)
     assert size.centre == pytest.approx(50, abs=2)
     assert size.scale == pytest.approx(10, abs=2)
     assert not size.declared
+    assert not size.log
+    assert amount.log
+    assert amount.centre == pytest.approx(5, abs=0.2)
+    assert amount.scale == pytest.approx(1, abs=0.2)
     assert isinstance(found["who"], Hashed)
     assert isinstance(found["gone"], Ignored)
 

@@ -514,3 +514,51 @@ def test_rates_come_from_public_numbers_and_survive_their_multiplication() -> No
 
 def test_the_published_model_loads_by_name(run: Path) -> None:
     assert load(run).predict([{"age": 90, "city": "Chur", "since": "2001-01-01"}]) == ["yes"]
+
+
+# The recipe on real data
+
+
+def accuracy(capsys: pytest.CaptureFixture[str], run: Path, test: Path) -> float:
+    capsys.readouterr()
+    assert cli.main(["predict", str(run), str(test), "-o", os.devnull]) == 0
+    return float(re.search(r"([\d.]+)% right", capsys.readouterr().err)[1])  # type: ignore[index]
+
+
+def written(path: Path, x: Any, y: Any) -> Path:
+    header = ",".join([*(f"f{j}" for j in range(x.shape[1])), "target"])
+    lines = [
+        [*(f"{value:.8g}" for value in row), str(label)] for row, label in zip(x.tolist(), y.tolist(), strict=True)
+    ]
+    return table(path, header, lines)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "least"), [("breast_cancer", 91.0), ("digits", 89.0)])
+def test_small_tables_are_learnt_without_any_declaration(
+    name: str, least: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # the means of several runs lie more than three standard deviations above these
+    datasets = pytest.importorskip("sklearn.datasets")
+    x, y = getattr(datasets, f"load_{name}")(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    cut = len(y) * 4 // 5
+    train, test = (
+        written(tmp_path / f"{k}.csv", x[part], y[part]) for k, part in enumerate((order[:cut], order[cut:]))
+    )
+    budget = ["--epsilon", "3", "--delta", "1e-4", "--hold-out", "0"]
+    assert cli.main(["train", str(train), "--target", "target", *budget, "-o", str(tmp_path / "run")]) == 0
+    assert accuracy(capsys, tmp_path / "run", test) > least
+
+
+@pytest.mark.full
+def test_adult_reaches_84_percent_at_epsilon_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Path(os.environ.get("HUSH_DATA", "")) / "adult_a9a.npz"
+    if not os.environ.get("HUSH_DATA") or not source.exists():
+        pytest.skip("no adult_a9a.npz in HUSH_DATA")
+    with np.load(source) as file:
+        train = written(tmp_path / "train.csv", file["x_train"], file["y_train"])
+        test = written(tmp_path / "test.csv", file["x_test"], file["y_test"])
+    budget = ["--epsilon", "3", "--delta", "1e-6"]
+    assert cli.main(["train", str(train), "--target", "target", *budget, "-o", str(tmp_path / "run")]) == 0
+    assert accuracy(capsys, tmp_path / "run", test) > 84

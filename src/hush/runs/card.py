@@ -121,8 +121,8 @@ class Card:
         try:
             columns, scaling, bounds = data["columns"], data["scaling"], data["bounds"]
             found = Column.from_dict(scaling) if scaling is not None else None
-            if found is not None and not isinstance(found, Number):
-                raise ValueError("a target is scaled as a number")
+            if found is not None and (not isinstance(found, Number) or found.log):
+                raise ValueError("The model's description is damaged: a target is scaled as a plain number.")
             if bounds is not None:
                 check_range("number", *bounds)
             return Card(

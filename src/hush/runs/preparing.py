@@ -77,13 +77,13 @@ def _target(request: Request) -> tuple[str | None, tuple[str, ...] | None, Numbe
     name = request.reading.target
     declared = request.schema.columns.get(name) if name is not None else None
     task, classes = request.task, request.classes
-    scaling = None if request.target_bounds is None else Number.between(*request.target_bounds)
+    scaling = None if request.target_bounds is None else Number.linear(*request.target_bounds)
     if request.data.is_dir():
         classes = classes or classes_of(request.data)
     if isinstance(declared, Category):
         classes = classes or declared.values
     elif isinstance(declared, Number):
-        scaling = scaling or declared
+        scaling = scaling or Number.linear(declared.low, declared.high)
     elif declared is not None and not isinstance(declared, Wanted):
         raise ValueError(f"The target {name!r} is a category or a number, but the schema declares a {declared.kind}.")
     elif isinstance(declared, Wanted):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,13 +28,12 @@ from hush.runs import publishing
 from hush.runs.card import Card, Published
 from hush.runs.folder import Folder, read_json, write_json
 from hush.runs.inspecting import total
-from hush.runs.networks import Network
 from hush.runs.preparing import Prepared, prepare
 from hush.runs.recipe import Recipe
-from hush.runs.request import CLASSIFICATION, REGRESSION, Request
+from hush.runs.request import Request
+from hush.runs.surveying import describe
 from hush.spending import Spending
 from hush.tabular import survey
-from hush.tabular.columns import Column, Number
 from hush.tabular.data import Data, Reading, read_data
 from hush.tabular.holdout import aside
 
@@ -174,7 +173,7 @@ def start(request: Request, folder: Folder, ledger: Path | None = None) -> Sessi
         folder.remove()  # nothing was charged, so nothing is lost
         raise
     write_json(folder.plan, {"run": run, "terms": terms})
-    card, records = _survey(request, known, asked, book, run, key)
+    card, records = describe(request, known, asked, _teller(asked, book, run, key))
     plan = _plan(request, terms, records)
     write_json(folder.card, card.to_dict())
     write_json(folder.plan, {"run": run, "terms": terms, "plan": plan.to_dict(), "key": key.report()})
@@ -182,87 +181,6 @@ def start(request: Request, folder: Folder, ledger: Path | None = None) -> Sessi
     session = _session(folder, card, private, known.train, known.held)
     session.pause()
     return session
-
-
-def _survey(
-    request: Request, known: Prepared, asked: tuple[survey.Question, ...], book: Ledger, run: str, key: Key
-) -> tuple[Card, int]:
-    """The model's description and the number of units to train on, from what was declared and what is asked now."""
-    questions = {question.name: question for question in asked}
-
-    def ask(question: survey.Question, sums: survey.Floats, sensitivity: float) -> survey.Floats:
-        book.reserve(run, list(questions).index(question.name) - len(questions), question.charges(), 1)
-        std = question.noise_multiplier * sensitivity
-        (noisy,) = noise.add(key, 0, [torch.from_numpy(sums)], [std], purpose=f"survey: {question.name}")
-        return np.rint(noisy.numpy().astype(np.float64))
-
-    speakers = known.train.take(known.train.speakers())
-    targets = speakers.targets or []
-    if survey.COUNT in questions:
-        records = survey.count(ask, questions[survey.COUNT], speakers.records)
-    else:
-        records = max(1, round((request.records or 1) * (1 - request.hold_out)))
-    task, classes = known.task, known.classes
-    if survey.CLASSES in questions:
-        shown = survey.classes(ask, questions[survey.CLASSES], targets)
-        if task is None:
-            few = 2 <= len(shown) <= 100 and sum(shown.values()) >= 0.8 * records
-            task = CLASSIFICATION if few else REGRESSION
-        classes = tuple(shown) if task == CLASSIFICATION else None
-        if classes is not None and len(classes) < 2:
-            raise ValueError(
-                "Fewer than two classes stand out from the noise; declare them with --classes. "
-                "What was asked so far stays charged in the ledger."
-            )
-    columns, scaling = _columns(request, known, questions, ask, speakers)
-    if task == REGRESSION and scaling is None:
-        raise ValueError(
-            "The target's values don't stand out from the noise as numbers; declare --classes or --target-bounds. "
-            "What was asked so far stays charged in the ledger."
-        )
-    return _card(request, known, columns, classes, None if classes is not None else scaling), records
-
-
-def _columns(
-    request: Request, known: Prepared, questions: dict[str, survey.Question], ask: survey.Ask, speakers: Data
-) -> tuple[dict[str, Column] | None, Number | None]:
-    if survey.FIRST_LOOK not in questions:
-        found: dict[str, Column] = {}
-    else:
-        wanted = dict(known.wanted)
-        table = {} if known.columns is None else dict(speakers.inputs.columns)  # type: ignore[union-attr]
-        target = request.reading.target or "target"
-        if known.surveys_target:
-            wanted[target], table[target] = None, speakers.targets or []
-        looks = questions[survey.FIRST_LOOK], questions[survey.SECOND_LOOK]
-        found = survey.columns(ask, *looks, table, wanted)
-        surveyed = found.pop(target) if known.surveys_target else None
-        if isinstance(surveyed, Number) and known.scaling is None:
-            known = replace(known, scaling=surveyed)
-    if known.columns is None:
-        return None, known.scaling
-    return {n: c if isinstance(c, Column) else found[n] for n, c in known.columns.items()}, known.scaling
-
-
-def _card(
-    request: Request,
-    known: Prepared,
-    columns: dict[str, Column] | None,
-    classes: tuple[str, ...] | None,
-    scaling: Number | None,
-) -> Card:
-    outputs = 1 if classes is None else len(classes)
-    reading = request.reading
-    if columns is not None:
-        inputs, image = sum(column.width for column in columns.values()), None
-        if inputs == 0:
-            raise ValueError("No column stands out from the noise; declare them in a schema, or give more records.")
-    else:
-        shape = known.train.inputs.shape[1:]  # type: ignore[union-attr]
-        inputs, image = int(np.prod(shape)), tuple(shape) if len(shape) == 3 and min(shape[1:]) >= 8 else None
-    network = Network(inputs, outputs, request.recipe.hidden, image)
-    place = (reading.user_column, reading.image_size, reading.grey)
-    return Card(reading.target, classes, scaling, columns, known.bounds, network, *place)
 
 
 # Resuming
@@ -304,7 +222,19 @@ def resume(folder: Folder, data: Path | None = None) -> Session:
 # Inside
 
 
-def _terms(request: Request, asked: tuple[survey.Question, ...]) -> dict[str, Any]:
+def _teller(asked: Sequence[survey.Question], book: Ledger, run: str, key: Key) -> survey.Ask:
+    """Answers questions of the survey: charged first, then noised and rounded to whole numbers."""
+
+    def ask(question: survey.Question, sums: survey.Floats, sensitivity: float) -> survey.Floats:
+        book.reserve(run, asked.index(question) - len(asked), question.charges(), 1)
+        std = question.noise_multiplier * sensitivity
+        (noisy,) = noise.add(key, 0, [torch.from_numpy(sums)], [std], purpose=f"survey: {question.name}")
+        return np.rint(noisy.numpy().astype(np.float64))
+
+    return ask
+
+
+def _terms(request: Request, asked: Sequence[survey.Question]) -> dict[str, Any]:
     """What is registered: every release of the run, fixed before the first, from public numbers."""
     recipe = request.recipe
     terms: dict[str, Any] = {

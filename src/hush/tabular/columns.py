@@ -22,6 +22,9 @@ Features = NDArray[np.float32]
 BUCKETS = 32
 """Into how many features a column's texts are hashed if nobody says which texts there are."""
 
+LOG_FROM = 4.0
+"""From which ratio of its bounds on a positive number is taken on a logarithmic scale."""
+
 _YEAR, _WEEK = 365.2425, 7.0
 
 
@@ -66,6 +69,7 @@ class Column(ABC):
 class Number(Column):
     """Numbers: clipped to [low, high], then (x - centre)/scale; a second feature tells what is missing.
 
+    With `log` it is (log x - centre)/scale: right for sizes and amounts, which spread over orders of magnitude.
     Where the kind was declared, a text is an error; where it was released with noise, a text counts as missing.
     """
 
@@ -75,9 +79,23 @@ class Number(Column):
     centre: float
     scale: float
     declared: bool = True
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if self.log and not self.low > 0:
+            raise ValueError(f"Logarithms are taken of positive numbers, but the lower bound is {self.low:g}.")
 
     @staticmethod
     def between(low: float, high: float) -> Number:
+        """Declared bounds become -1 and 1, on a logarithmic scale if both are positive and one is 4 times the other."""
+        check_range("number", low, high)
+        if not (low > 0 and high / low >= LOG_FROM):
+            return Number.linear(low, high)
+        first, last = math.log(low), math.log(high)
+        return Number(low, high, (first + last) / 2, (last - first) / 2, log=True)
+
+    @staticmethod
+    def linear(low: float, high: float) -> Number:
         """Declared bounds become -1 and 1."""
         check_range("number", low, high)
         return Number(low, high, (low + high) / 2, (high - low) / 2)
@@ -90,10 +108,13 @@ class Number(Column):
         values = reading.numbers(cells)
         if self.declared:
             _refuse_others(cells, values, name, "number")
+        if self.log:
+            logs = np.log(np.clip(values, self.low, self.high))
+            return _scaled(logs, math.log(self.low), math.log(self.high), self.centre, self.scale)
         return _scaled(values, self.low, self.high, self.centre, self.scale)
 
     def __str__(self) -> str:
-        return f"numbers from {self.low:g} to {self.high:g}"
+        return f"numbers from {self.low:.4g} to {self.high:.4g}" + (", on a logarithmic scale" if self.log else "")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from hush.accounting import Gaussian, Guarantees, Mechanism, calibrate
 from hush.tabular import cells as reading
-from hush.tabular.columns import Column, Date, Hashed, Ignored, Number
+from hush.tabular.columns import LOG_FROM, Column, Date, Hashed, Ignored, Number
 from hush.tabular.schema import Wanted
 
 Floats = NDArray[np.float64]
@@ -96,15 +96,20 @@ def columns(
     second: Question,
     table: Mapping[str, Sequence[str]],
     wanted: Mapping[str, Wanted | None],
+    linear: Sequence[str] = (),
 ) -> dict[str, Column]:
-    """The kinds and bounds of the columns named in `wanted`, as two looks at histograms show them."""
+    """The kinds and bounds of the columns named in `wanted`, as two looks show them; no logarithms of `linear` ones."""
     names = list(wanted)
     sensitivity = math.sqrt(len(names))
     bins = np.concatenate([np.bincount(_bins(table[n], wanted[n]), minlength=_BINS) for n in names])
     looks = ask(first, bins.astype(np.float64), sensitivity).reshape(len(names), _BINS)
     noise = first.noise_multiplier * sensitivity
     shown = {name: _shown(look, noise, wanted[name]) for name, look in zip(names, looks, strict=True)}
-    ranges = {name: found for name, found in shown.items() if isinstance(found, _Range)}
+    ranges = {
+        name: replace(found, log=found.log and name not in linear)
+        for name, found in shown.items()
+        if isinstance(found, _Range)
+    }
     # asked in any case: which questions are charged doesn't depend on the answers
     sums = np.array([found.sums(table[name]) for name, found in ranges.items()] or [(0.0, 0.0)])
     answers = ask(second, sums.ravel(), math.sqrt(2 * len(sums))).reshape(-1, 2).tolist()
@@ -146,22 +151,35 @@ class _Range:
     high: float
     units: float
     dated: bool
+    log: bool = False
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Where t is -1 and 1."""
+        return (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
 
     def sums(self, cells: Sequence[str]) -> tuple[float, float]:
         """Of t and of t^2."""
         values = reading.dates(cells) if self.dated else reading.numbers(cells)
-        known = values[np.isfinite(values)]
-        t = (np.clip(known, self.low, self.high) - self.low) / (self.high - self.low) * 2 - 1
+        known = np.clip(values[np.isfinite(values)], self.low, self.high)
+        low, high = self.ends
+        t = ((np.log(known) if self.log else known) - low) / (high - low) * 2 - 1
+        t = np.clip(t, -1, 1)
         return float(t.sum()), float((t * t).sum())
 
     def fitted(self, first: float, second: float) -> Column:
         """Mean and standard deviation from the noisy sums; bounds three of the latter away."""
-        half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
+        low, high = self.ends
+        half = (high - low) / 2
         mean = min(max(first / self.units, -0.9), 0.9)
         deviation = math.sqrt(min(max(second / self.units - mean**2, 0.01), 1.0))
-        centre, scale = middle + half * mean, half * deviation
-        kind = Date if self.dated else Number
-        return kind(centre - 3 * scale, centre + 3 * scale, centre, scale, declared=False)
+        centre, scale = low + half * (1 + mean), half * deviation
+        bounds = centre - 3 * scale, centre + 3 * scale
+        if self.dated:
+            return Date(*bounds, centre, scale, declared=False)
+        if self.log:
+            return Number(math.exp(bounds[0]), math.exp(bounds[1]), centre, scale, declared=False, log=True)
+        return Number(*bounds, centre, scale, declared=False)
 
 
 def _shown(look: Floats, noise: float, wanted: Wanted | None) -> _Range | Column:
@@ -180,7 +198,9 @@ def _shown(look: Floats, noise: float, wanted: Wanted | None) -> _Range | Column
         sign, octave = (1.0, place) if place < _OCTAVES else (-1.0, place - _OCTAVES)
         edges += [sign * 2.0 ** (octave + _LEAST), sign * 2.0 ** (octave + _LEAST + 1)]
     low, high = min(edges), max(edges)
-    return _Range(low, high, units, False) if low < high else _Range(low - 1, high + 1, units, False)
+    if low == high:
+        return _Range(low - 1, high + 1, units, False)
+    return _Range(low, high, units, False, log=low > 0 and high / low >= LOG_FROM)
 
 
 def _standing_out(look: Floats, noise: float) -> Floats:
