@@ -94,6 +94,7 @@ def steps(model: nn.Module, batch: tuple[Tensor, Tensor], counts: tuple[int, ...
         "plain": lambda: torch.autograd.grad(losses(*batch).mean(), parameters),
         "ghost": private(Ghost()),
     }
+    found["r=30, 16 at once"] = private(ProjectedEngine(30, directions, at_once=16))
     return found | {f"r={r}": private(ProjectedEngine(r, directions)) for r in counts}
 
 
@@ -111,7 +112,7 @@ def timed(repeats: int) -> dict[str, Any]:
                 step()
                 times[label].append(time.perf_counter() - start)
         medians = {label: statistics.median(taken) for label, taken in times.items()}
-        peaks = {label: peak(todo[label]) for label in ("plain", "ghost", "r=10")}
+        peaks = {label: peak(todo[label]) for label in ("plain", "ghost", "r=10", "r=30, 16 at once")}
         own = sum(p.numel() * p.element_size() for p in model.parameters())
         found[name] = {
             "parameters": sum(p.numel() for p in model.parameters()),

@@ -10,7 +10,7 @@ Three ways give the same numbers:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,15 +27,14 @@ def forward(
 ) -> Tensor:
     """Derivatives `[n, len(wanted)]`, direction by direction.
 
-    The parameters themselves carry the tangents (they are written with their own values), so whatever code uses them
-    is differentiated.  Leaving the level takes the tangents away again.
+    The parameters themselves carry the tangents, so whatever code uses them is differentiated.  Leaving the level takes
+    the tangents away again.
     """
     n = count(batch)
     columns = []
     for j in wanted:
         with torch.no_grad(), forward_ad.dual_level():
-            for parameter, direction in zip(parameters, directions(j), strict=True):
-                parameter.copy_(forward_ad.make_dual(parameter.detach(), direction))
+            fill([_tangent(parameter) for parameter in parameters], directions(j))
             value, tangent = forward_ad.unpack_dual(one_loss_each(losses(*batch), n))
             columns.append(torch.zeros_like(value) if tangent is None else tangent.clone())
     return torch.stack(columns, 1)
@@ -67,10 +66,45 @@ def vectorised(
             numbers = range(start, min(start + at_once, wanted.stop))
             stacked = [p.new_empty(len(numbers), *p.shape) for p in parameters]
             for row, j in enumerate(numbers):
-                for column, direction in zip(stacked, directions(j), strict=True):
-                    column[row] = direction
+                fill([column[row] for column in stacked], directions(j))
             rows.append(torch.func.vmap(along, randomness="same")(*stacked))
     return torch.cat(rows).T
+
+
+def fill(tensors: Sequence[Tensor], pieces: Iterable[Tensor]) -> None:
+    """Write a direction into tensors shaped like the parameters."""
+    rest = iter(pieces)
+    for tensor in tensors:
+        whole = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        flat, done = whole.view(-1), 0
+        while done < flat.numel():
+            piece = next(rest)
+            flat[done : done + len(piece)] = piece
+            done += len(piece)
+        if whole is not tensor:
+            tensor.copy_(whole)
+
+
+def dot(tensors: Sequence[Tensor], pieces: Iterable[Tensor]) -> Tensor:
+    """The inner product of tensors shaped like the parameters with a direction."""
+    rest, total = iter(pieces), torch.zeros((), dtype=torch.float64, device=tensors[0].device)
+    for tensor in tensors:
+        flat, done = tensor.reshape(-1), 0
+        while done < flat.numel():
+            piece = next(rest)
+            total += torch.dot(flat[done : done + len(piece)], piece.to(flat.dtype))
+            done += len(piece)
+    return total
+
+
+def _tangent(parameter: Tensor) -> Tensor:
+    """The parameter's tangent, zero at first: one of its entries is written with its own value and tangent zero."""
+    if parameter.numel() == 0:
+        return torch.empty_like(parameter)
+    corner = parameter[tuple(slice(0, 1) for _ in parameter.shape)]
+    corner.copy_(forward_ad.make_dual(corner.detach().clone(), torch.zeros_like(corner)))
+    tangent: Tensor = forward_ad.unpack_dual(parameter).tangent
+    return tangent
 
 
 def transposed(parameters: Sequence[Tensor], values: Tensor, directions: Directions, wanted: range) -> Tensor:
@@ -82,7 +116,8 @@ def transposed(parameters: Sequence[Tensor], values: Tensor, directions: Directi
     used = [(k, grad) for k, grad in enumerate(found) if grad is not None and grad.requires_grad]
     columns = []
     for j in wanted:
-        direction = list(directions(j))
+        direction = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
+        fill(direction, directions(j))
         along = [direction[k] for k, _ in used]
         column = torch.autograd.grad([grad for _, grad in used], weights, along, retain_graph=True)[0]
         columns.append(column.detach())

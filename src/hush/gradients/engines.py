@@ -24,7 +24,10 @@ from torch import Tensor
 Losses = Callable[..., Tensor]
 Weigh = Callable[[Tensor], Tensor]
 Directions = Callable[[int], Iterable[Tensor]]
-"""Direction j, one tensor a parameter, each drawn as it is taken; the same whenever it is asked for."""
+"""Direction j in flat pieces, in the order of the parameters and of their entries, none across two parameters.
+
+They are drawn as they are taken, so that a direction needs no memory of its own, and the same whenever asked for.
+"""
 Groups = Sequence[Sequence[int]]
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from hush import noise
-from hush.gradients.directional import forward, transposed, vectorised
+from hush.gradients.directional import dot, forward, transposed, vectorised
 from hush.gradients.engines import (
     ClippedSum,
     Directions,
@@ -48,6 +48,7 @@ from hush.keys import Key
 
 _HALF = (torch.float16, torch.bfloat16)
 _KEPT_BYTES = 1 << 27
+_PIECE = 1 << 18
 _MOST_MEMORY = 1.3
 _MOST_AT_ONCE = 16
 
@@ -58,20 +59,20 @@ def gaussian_directions(key: Key, step: int, parameters: Sequence[Tensor]) -> Di
     The analysis hands them to the attacker, so they need to be independent of the data and nothing else: they come
     from the fast generator also where noise and coins come from a cipher.
     """
-    shapes = [p.shape for p in parameters]
+    sizes = [min(_PIECE, p.numel() - start) for p in parameters for start in range(0, p.numel(), _PIECE)]
     device, dtype = parameters[0].device, parameters[0].dtype
 
     def direction(j: int) -> Iterator[Tensor]:
         if device.type == "cpu":
             generator = np.random.Generator(key.philox("direction", step, j))
             kind: Any = np.float64 if dtype == torch.float64 else np.float32
-            for shape in shapes:
-                yield torch.from_numpy(np.asarray(generator.standard_normal(tuple(shape), dtype=kind))).to(dtype)
+            for size in sizes:
+                yield torch.from_numpy(generator.standard_normal(size, dtype=kind)).to(dtype)
         else:
             source = torch.Generator(device)
             noise.seed(source, key, step, f"direction {j}")
-            for shape in shapes:
-                yield torch.randn(shape, generator=source, device=device, dtype=dtype)
+            for size in sizes:
+                yield torch.randn(size, generator=source, device=device, dtype=dtype)
 
     return direction
 
@@ -117,9 +118,10 @@ def projected(
                 continue
             if not bool(torch.isfinite(found.norms).all()):
                 return found.result(f"projected, {name}{memory.reason}")  # its units will be left out
-            if not all(bool(torch.isfinite(total).all()) for total in found.sums):
+            along = dot(found.sums, work.directions(0))
+            if not bool(torch.isfinite(along)):  # and so isn't the sum
                 continue
-            if _agrees(work, found):
+            if _agrees(work, found, along):
                 return found.result(f"projected, {name}{memory.reason}")
             memory.way, memory.reason = k + 1, " (forward and backward derivatives differ)"
         _rewind(state)
@@ -206,7 +208,7 @@ def _by_loop(work: _Work, losses: Losses) -> _Found:
     values, order, all_norms = [], [], []
     for members in members_of(work.batch, work.units):
         value, grads = gradient_of(work.parameters, losses, pick(work.batch, members))
-        along = [_dot(grads, kept[j] if kept is not None else work.directions(j)) for j in work.wanted]
+        along = [dot(grads, kept[j] if kept is not None else work.directions(j)) for j in work.wanted]
         norms = (torch.linalg.vector_norm(torch.stack(along)) / work.projections**0.5).to(grads[0].dtype)[None, None]
         weight = work.weigh(norms)[0, 0]
         if bool(torch.isfinite(norms).all()):
@@ -231,36 +233,31 @@ def _backward(work: _Work, values: Tensor, weights: Tensor) -> list[Tensor]:
     return [wide(g.to_dense() if g.is_sparse else g) for g in filled]
 
 
-def _agrees(work: _Work, found: _Found) -> bool:
+def _agrees(work: _Work, found: _Found, backward: Tensor) -> bool:
     """Whether the sum's derivative along the first direction is the sum of the examples' derivatives.
 
     A difference D of the two sums shows as <D, v>, normal with standard deviation ||D||.
     """
-    backward = _dot(found.sums, work.directions(0))
     forwards = (work.per_example(found.weights).double() * found.first.double()).sum()
     scale = (found.weights * found.norms).double().sum()
     coarse = found.norms.is_cuda and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
     return bool((backward - forwards).abs() <= (1e-2 if coarse else 1e-3) * scale)
 
 
-def _dot(grads: Sequence[Tensor], direction: Iterable[Tensor]) -> Tensor:
-    products = [torch.dot(g.flatten(), v.to(g.dtype).flatten()).double() for g, v in zip(grads, direction, strict=True)]
-    return torch.stack(products).sum()
-
-
 def _at_once(work: _Work, memory: Memory) -> int:
     """How many directions at once need at most 1.3 times the memory of a plain training step.
 
     A plain step holds the parameters, the gradients and what is saved for the backward pass.  k directions hold
-    themselves and the one being drawn, and at a time the tangents of two neighbouring layers beside their values.  What
-    one example needs is measured once for each shape of examples, so that a resumed run decides the same.
+    themselves and, at a time, the tangents of an operation and of what is kept beside it: about eight tensors like the
+    largest (attention in plain operations has the most).  What one example needs is measured once for each shape of
+    examples, so that a resumed run decides the same.
     """
     shapes = tuple(x.shape[1:] if isinstance(x, Tensor) else None for x in work.batch)
     if shapes not in memory.sizes:
         memory.sizes[shapes] = _saved_bytes(work)
     saved, largest = memory.sizes[shapes]
     size = sum(p.numel() * p.element_size() for p in work.parameters)
-    layers = 2 * largest * work.n
+    layers = 8 * largest * work.n
     room = _MOST_MEMORY * (2 * size + saved * work.n) - 2 * size - layers
     return max(1, min(_MOST_AT_ONCE, work.projections, int(room // max(size + layers, 1))))
 
