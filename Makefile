@@ -7,7 +7,7 @@ DEV := $(VENV)/dev.installed
 BENCH := $(VENV)/bench.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full lint format bench clean
+.PHONY: help setup demo test test-full lint format bench docs clean
 .DELETE_ON_ERROR:
 
 help: ## list what can be made
@@ -42,8 +42,12 @@ bench: $(BENCH) ## time accounting and training beside their peers
 	@$(BIN)/python benchmarks/accounting.py
 	@$(BIN)/python benchmarks/training.py
 
+docs: $(DEV) ## the documentation as a site, in site/
+	@$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[docs]' -c constraints.txt
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean: ## remove .venv, caches and drawn pictures
-	rm -rf $(VENV) demo build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo site build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
