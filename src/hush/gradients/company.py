@@ -1,8 +1,7 @@
 """Is an example's loss the same in any company? Asked of the loss function itself, now and then, while training.
 
 Gradients show where examples meet behind a parameter, but not where they meet before the first one (`x - x.mean(0)`).
-Such a model is found by computing one example alone. A loss that is random (dropout) can't be compared, and is left to
-`check`.
+Such a model is found by computing one example alone; where the loss is random (dropout), among copies of itself.
 """
 
 from __future__ import annotations
@@ -32,6 +31,27 @@ def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor) -> None
             return
         if _close(_losses(losses, batch, n), together, together, 1e-2 if half else 1e-5):
             raise ValueError(CROSSING)
+        if _in_other_company(losses, batch, n, devices, 1e-2 if half else 1e-5):
+            raise ValueError(CROSSING)
+
+
+def _in_other_company(
+    losses: Losses, batch: Sequence[Any], n: int, devices: Sequence[torch.device], tolerance: float
+) -> bool:
+    """Whether a random loss of the last example changes when copies of it take the others' places.
+
+    The random numbers are the same each time, and so are the shapes: a dropout layer draws the same masks.
+    """
+
+    def drawn(examples: Sequence[Any]) -> Tensor:
+        with torch.random.fork_rng(devices=list(devices)):
+            return _losses(losses, examples, n)
+
+    once, again = drawn(batch), drawn(batch)
+    if not _close(again, once, once, tolerance):
+        return False  # its random numbers come from elsewhere
+    alike = [x[n - 1 :].expand_as(x) if isinstance(x, Tensor) else x for x in batch]
+    return not _close(drawn(alike)[-1:], once[-1:], once, 1e3 * tolerance)
 
 
 def _losses(losses: Losses, batch: Sequence[Any], n: int) -> Tensor:
