@@ -19,9 +19,20 @@ def unit_roundoff(parameters: Sequence[Tensor]) -> float:
     devices = {p.device.type for p in parameters}
     if any(p.dtype in _HALF for p in parameters) or any(torch.is_autocast_enabled(device) for device in devices):
         return BFLOAT16
-    if "cuda" in devices and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32):
+    on_cpu = getattr(torch.backends.mkldnn, "matmul", None)  # what set_float32_matmul_precision("medium") sets
+    if "cpu" in devices and getattr(on_cpu, "fp32_precision", "none") == "bf16":
+        return BFLOAT16
+    if "cuda" in devices and tf32_allowed():
         return TF32
     return FLOAT32
+
+
+def tf32_allowed() -> bool:
+    """Whether products on a GPU may be rounded to TF32; set by the newer switches, the older ones can't be read."""
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return True
 
 
 class Watch:
