@@ -69,6 +69,10 @@ class Key:
         salt = len(counters).to_bytes(8, "little")
         return hashlib.blake2b(message, key=self.secret, digest_size=size, person=b"hush key", salt=salt).digest()
 
+    def of_run(self, run: str) -> Key:
+        """A run's own key, so that one key given to several runs gives no two the same noise; a seed stays as it is."""
+        return self if self.seed is not None else Key(self.derive(f"run {run}"), self.secure)
+
     def seed64(self, purpose: str, *counters: int) -> int:
         """A seed for a generator that takes 64 bits and no more (PyTorch's on a GPU)."""
         return int.from_bytes(self.derive(purpose, *counters, size=8), "little")

@@ -56,7 +56,8 @@ class Private:
 
     ledger      where steps are charged before they are drawn: a path, a shared `Ledger`, or None (lost at the end);
                 a new one takes the plan's target as its budget
-    key         of the sampling coins and the noise; None asks the operating system.  `Key.from_seed` is for tests
+    key         of the sampling coins and the noise; None asks the operating system.  `Key.from_seed` is for tests, and
+                gives every run the same noise; from any other key a run derives its own
     secure      coins and noise from a cipher, the noise hardened against floating-point attacks
     engine      how per-example gradients are clipped and summed: speed and memory only
     microbatch  how many examples are computed at once: memory only
@@ -81,7 +82,6 @@ class Private:
         refuse(model)
         check_optimiser(optimiser, scheduler)
         self.model, self.optimiser, self.plan, self.scheduler = model, optimiser, plan, scheduler
-        self.key = key_of(key, secure)
         self.engine = engine_of(engine, plan)
         self.microbatch = summed_at_once(plan.batch, microbatch)
         self.average = average
@@ -100,7 +100,20 @@ class Private:
         self._watch = Watch(model)
         self._pending: Batch | None = None
         self._reader: object = None
-        self.spending = ledger if isinstance(ledger, Spending) else Spending(open_ledger(ledger, plan), plan)
+        given = key_of(key, secure)
+        if isinstance(ledger, Spending):
+            self.spending, self.key = ledger, given
+        else:
+            self.spending = Spending(open_ledger(ledger, plan), plan)
+            self.key = given.of_run(self.spending.run)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if (name in _FIXED and name in self.__dict__) or (name == "steps_done" and value < getattr(self, name, 0)):
+            raise ValueError(f"A run's {name} can't be changed, since its account rests on it; begin another run.")
+        super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("A run can't be copied, since its noise would be used twice; save and resume it.")
 
     # The loop
 
@@ -154,7 +167,7 @@ class Private:
                 self._reader = None
 
     def step(self, losses: Callable[..., Tensor], *batch: Any) -> None:
-        """One step on the batch that `batches` handed out, which may have been moved or transformed since.
+        """One step on the batch that `batches` handed out, moved or transformed since at most, its rows in their order.
 
         `losses(*batch)` gives one loss per example and may be called on parts of the batch.
         """
@@ -333,6 +346,9 @@ class Private:
         if population.records != records:
             raise ValueError(f"Users are given for {population.records} records, but the data has {records}.")
         return population
+
+
+_FIXED = frozenset({"plan", "key", "engine", "microbatch", "spending"})
 
 
 def _later(step: int) -> None:
