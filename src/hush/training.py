@@ -38,7 +38,7 @@ from hush.batches import Batch
 from hush.batches import batches as drawn_batches
 from hush.clipping import votes
 from hush.gradients import Engine, Memory, clipped_sum, refuse
-from hush.gradients.check import named
+from hush.gradients.check import named, refuse_memories
 from hush.keys import Key
 from hush.ledger import BudgetExceededError, Ledger, Spent
 from hush.local import Local
@@ -98,6 +98,7 @@ class Private:
         self._memory = Memory(capacity=self._capacity())
         self._flattened: tuple[Any, Any, Callable[..., Tensor]] | None = None
         self._watch = Watch(model)
+        self._checked = False
         self._pending: Batch | None = None
         self._reader: object = None
         given = key_of(key, secure)
@@ -179,6 +180,9 @@ class Private:
         check_size(leaves, len(drawn.draw))
         flat = len(leaves) == len(batch) and all(a is b for a, b in zip(leaves, batch, strict=True))
         on_leaves = losses if flat else self._on_leaves(losses, shape)
+        if not self._checked and len(drawn.draw) > 1:
+            refuse_memories(self.model, on_leaves, leaves)
+            self._checked = True
         self._watch.look(on_leaves, leaves, len(drawn.draw))
         names, parameters = self._names, self._parameters = self._trained()
         plan, step = self.plan, drawn.step

@@ -30,6 +30,10 @@ _RENORMS = (
     "{name} ({kind}) has max_norm, which rewrites weights as it looks at the data, outside the noisy gradient; "
     "leave max_norm out."
 )
+_REMEMBERS = (
+    "The buffer {name} depends on the data that passed, outside the noisy gradient; "
+    "use a layer that keeps no statistics of its input."
+)
 _COUNTS = (
     "{name} ({kind}) has scale_grad_by_freq, which scales an example's gradient by counts of the whole batch; "
     "leave scale_grad_by_freq out."
@@ -70,7 +74,7 @@ def check(model: nn.Module, batch: Sequence[Any] | Tensor, losses: Losses | None
         raise ValueError(f"Whether examples mix can't be seen on {n} of them; give at least 2.")
     refuse(model)
     of = losses if losses is not None else _output_sums(model)
-    with torch.random.fork_rng(devices=sorted({p.device for p in model.parameters() if p.is_cuda}, key=str)):
+    with torch.random.fork_rng(devices=_devices(model)):
         _refuse_changing_buffers(model, of, examples)
         _refuse_crossing(of, examples, n)
         _refuse_company(model, of, examples)
@@ -139,11 +143,31 @@ def _refuse_changing_buffers(model: nn.Module, losses: Losses, batch: Sequence[A
     twice = dict(model.named_buffers())
     for name, buffer in once.items():
         if not torch.equal(buffer, twice[name]):
-            raise ValueError(
-                f"The buffer {name} depends on the data that passed, outside the noisy gradient; "
-                "use a layer that keeps no statistics of its input."
-            )
+            raise ValueError(_REMEMBERS.format(name=name))
     _restore(model, before)
+
+
+def refuse_memories(model: nn.Module, losses: Losses, batch: Sequence[Any]) -> None:
+    """Raise if what is left in a buffer after one example isn't what two others leave: no parameter's gradient is that.
+
+    For training, on the first examples that come; random numbers are the same each time, and all is put back.
+    """
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    if not before:
+        return
+    left = []
+    for rows in (slice(0, 1), slice(-2, None)):
+        with torch.no_grad(), torch.random.fork_rng(devices=_devices(model)):
+            losses(*pick(batch, rows))
+        left.append({name: buffer.clone() for name, buffer in model.named_buffers()})
+        _restore(model, before)
+    for name, buffer in left[0].items():
+        if not torch.equal(buffer, left[1][name]):
+            raise ValueError(_REMEMBERS.format(name=name))
+
+
+def _devices(model: nn.Module) -> list[torch.device]:
+    return sorted({p.device for p in model.parameters() if p.is_cuda}, key=str)
 
 
 def _restore(model: nn.Module, buffers: dict[str, Tensor]) -> None:
