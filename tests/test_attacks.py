@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hush import Ledger, Plan, Private, journal, noise
-from hush.gradients import Auto, ClippedSum, Engine, Ghost, Loop, Memory, captured, clipped_sum
+from hush.gradients import Auto, ClippedSum, Engine, Ghost, Loop, Memory, Projected, captured, clipped_sum
 from hush.keys import Key
+from hush.precision import unit_roundoff
+from hush.rounding import BFLOAT16
 
 
 def clip_at(norm: float) -> Callable[[Tensor], Tensor]:
@@ -215,3 +220,105 @@ def test_noise_has_the_digits_of_the_sums_it_hides() -> None:
     (noisy,) = noise.add(Key.from_seed(0), 0, [sums], [1.0])
     drawn = noisy - sums
     assert float((drawn.float().double() == drawn).double().mean()) < 0.01  # all of them once: a sum was recognised
+
+
+def test_what_an_account_rests_on_is_fixed() -> None:
+    private = private_of(nn.Linear(4, 1))
+    less = Plan(records=100, batch=10, steps=1000, noise_multiplier=0.01)
+    for name, value in (("plan", less), ("engine", Projected(1)), ("key", Key.fresh()), ("microbatch", 1)):
+        with pytest.raises(ValueError, match="can't be changed"):
+            setattr(private, name, value)
+    steps(private, 2)
+    with pytest.raises(ValueError, match="can't be changed"):
+        private.steps_done = 0  # the first step's noise again
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_run_can_not_be_copied(copied: Callable[[Private], object]) -> None:
+    with pytest.raises(TypeError, match="can't be copied"):
+        copied(private_of(nn.Linear(4, 1)))
+
+
+def test_one_key_given_to_two_runs_gives_them_different_noise() -> None:
+    key = Key.fresh()
+    one, other = (private_of(nn.Linear(4, 1), key=key) for _ in range(2))
+    assert len({one.key, other.key, key}) == 3
+    assert private_of(nn.Linear(4, 1), key=Key.from_seed(3)).key == Key.from_seed(3)
+
+
+def test_examples_that_meet_before_a_dropout_are_found() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4)
+    private = private_of(layer)
+    batches = private.batches((ROWS,))
+    (x,) = next(batch for batch in batches if len(batch[0]) > 1)
+    with pytest.raises(ValueError, match="other examples"):
+        private.step(lambda x: F.dropout(layer(x - x.mean(0)), 0.1).square().sum(1), x)
+
+
+def test_dropout_alone_is_no_meeting() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4)
+    private = private_of(layer)
+    for (x,) in private.batches((ROWS,), steps=9):
+        private.step(lambda x: F.dropout(layer(F.dropout(x, 0.5)), 0.5).square().sum(1), x)
+    assert private.steps_done == 9
+
+
+def test_coarse_products_are_counted_in_the_margin() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert unit_roundoff(list(nn.Linear(2, 2).parameters())) == BFLOAT16
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class Remembering(nn.Module):
+    """Keeps an average of what passes, and the number of passes, which is no secret."""
+
+    average: Tensor
+    passes: Tensor
+
+    def __init__(self, keeps: bool) -> None:
+        super().__init__()
+        self.keeps = keeps
+        self.layer = nn.Linear(4, 1)
+        self.register_buffer("average", torch.zeros(4))
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        if self.keeps:
+            self.average += 0.1 * (x.detach().mean(0) - self.average)
+        output: Tensor = self.layer(x)
+        return output
+
+
+def test_a_buffer_that_remembers_the_data_is_refused_in_training() -> None:
+    steps(private_of(Remembering(keeps=False)), 3)
+    model = Remembering(keeps=True)
+    private = private_of(model)
+    with pytest.raises(ValueError, match="average depends on the data"):
+        steps(private, 3)
+    assert not torch.any(model.average)
+
+
+def test_a_collate_function_that_sorts_is_refused_where_users_are_clipped_together() -> None:
+    records = [torch.randn(1 + i % 7) for i in range(100)]
+    users = [i // 5 for i in range(100)]
+    plan = Plan(records=20, batch=5, steps=9, noise_multiplier=1.0, unit="user")
+    layer = nn.Linear(1, 1)
+    private = Private(layer, torch.optim.SGD(layer.parameters(), lr=0.1), plan)
+
+    def padded(items: list[Tensor]) -> tuple[Tensor, Tensor]:
+        return nn.utils.rnn.pad_sequence(items, batch_first=True), torch.tensor([len(item) for item in items])
+
+    def by_length(items: list[Tensor]) -> tuple[Tensor, Tensor]:
+        return padded(sorted(items, key=len, reverse=True))
+
+    with pytest.raises(ValueError, match="another order"):
+        private.batches(records, users=users, collate=by_length)
+    for x, length in private.batches(records, users=users, collate=padded, steps=2):
+        private.step(lambda x, length: layer(x[:, :, None]).sum((1, 2)) / length, x, length)
+    assert private.steps_done == 2

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset, default_collate
 
 from hush.units import Positions
@@ -76,6 +77,21 @@ class Items:
             items = several(indices) if several is not None else [self.data[i] for i in indices]
             return self.collate(list(items))
 
+    def refuse_reordering(self) -> None:
+        """Raise if the collate function sorts: a row must be its record's for its user's rows to be clipped together.
+
+        Tried on the first records, forwards and backwards: the rows must be those of the same records each time.
+        """
+        first = list(range(min(self.records, _TRIED)))
+        there, back = self.take(first, 0), self.take(first[::-1], 0)
+        for one, other in zip(_columns(there), _columns(back), strict=False):
+            same_rows = one.shape == other.shape and len(one) == len(first)
+            if same_rows and not torch.equal(one.flip(0), other) and _rows(one) == _rows(other):
+                raise ValueError(
+                    "The collate function puts the records of a batch in another order, so it isn't known any more "
+                    "whose they are; let it keep the order, and sort inside the loss function."
+                )
+
     def empty(self) -> Any:
         """A batch of no records, shaped like one that has some: nothing but the shapes of record 0 is used."""
         if self._empty is None:
@@ -117,6 +133,19 @@ class _Rows:
 
     def __getitem__(self, i: int) -> tuple[Tensor, ...]:
         return tuple(torch.as_tensor(column[i]) for column in self.tensors.columns)
+
+
+_TRIED = 16
+
+
+def _columns(batch: Any) -> list[Tensor]:
+    leaves = tree_flatten(batch)[0]
+    tensors = [torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+    return [leaf for leaf in tensors if isinstance(leaf, Tensor) and leaf.dim() > 0]
+
+
+def _rows(column: Tensor) -> list[bytes]:
+    return sorted(repr(row.tolist()).encode() for row in column)
 
 
 def without_rows(batch: Any) -> Any:

@@ -46,7 +46,7 @@ from hush.optim import AdamBC
 from hush.plan import Plan
 from hush.precision import Watch, unit_roundoff
 from hush.rounding import rounding_margin, summed_at_once
-from hush.sources import Collate, source
+from hush.sources import Collate, Items, source
 from hush.spending import Spending, open_ledger
 from hush.units import Records, Users
 
@@ -135,6 +135,8 @@ class Private:
         """
         records = source(data, collate)
         population = self._population(records.records, users)
+        if users is not None and collate is not None and isinstance(records, Items):
+            records.refuse_reordering()
         return self._read(records, population, self.plan.steps if steps is None else steps, workers)
 
     def _read(self, records: Any, population: Records | Users, count: int, workers: int) -> Iterator[Any]:
