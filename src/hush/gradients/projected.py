@@ -45,6 +45,7 @@ from hush.gradients.factors import wide
 from hush.gradients.plain import gradient_of, members_of
 from hush.gradients.unfused import unfused
 from hush.keys import Key
+from hush.precision import tf32_allowed
 
 _HALF = (torch.float16, torch.bfloat16)
 _KEPT_BYTES = 1 << 27
@@ -240,7 +241,7 @@ def _agrees(work: _Work, found: _Found, backward: Tensor) -> bool:
     """
     forwards = (work.per_example(found.weights).double() * found.first.double()).sum()
     scale = (found.weights * found.norms).double().sum()
-    coarse = found.norms.is_cuda and (torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+    coarse = found.norms.is_cuda and tf32_allowed()
     return bool((backward - forwards).abs() <= (1e-2 if coarse else 1e-3) * scale)
 
 
