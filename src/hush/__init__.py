@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hush import accounting as accounting
-    from hush import gradients as gradients
     from hush import methods as methods
     from hush import optim as optim
     from hush.averaging import Average as Average
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from hush.clipping import Flat as Flat
     from hush.clipping import Normalised as Normalised
     from hush.clipping import PerLayer as PerLayer
-    from hush.gradients import check as check
+    from hush.gradients.check import check as check
     from hush.keys import Key as Key
     from hush.ledger import Budget as Budget
     from hush.ledger import Ledger as Ledger
