@@ -143,9 +143,12 @@ def _weights(name: str, inputs: int, outputs: int, gain: float = 1.0) -> dict[st
     return {name: ((inputs, outputs), gain / math.sqrt(inputs)), name + ".bias": ((outputs,), 0.0)}
 
 
-def linear(inputs: int, classes: int) -> Model:
+def linear(inputs: int, classes: int, bias: bool = True) -> Model:
     """Softmax regression from zero; augmented copies (S, B, A, ...) give logits (S, B, A, C)."""
-    return Model(_weights("out", inputs, classes, gain=0.0), lambda tape, p, x: tape.affine("out", p, x.flatten(3)))
+    shapes = _weights("out", inputs, classes, gain=0.0)
+    if not bias:
+        del shapes["out.bias"]
+    return Model(shapes, lambda tape, p, x: tape.affine("out", p, x.flatten(3)))
 
 
 def multilayer(sizes: tuple[int, ...], first_linear: bool = False) -> Model:

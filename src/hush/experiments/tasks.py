@@ -77,6 +77,7 @@ def model(name: str, task: Task) -> Model:
     makers: dict[str, Callable[[], Model]] = {
         "linear": lambda: stacked.linear(x[0, 0].numel(), 10),
         "binary-linear": lambda: stacked.linear(x[0, 0].numel(), 2),
+        "binary-linear-without-bias": lambda: stacked.linear(x[0, 0].numel(), 2, bias=False),
         "mnist-network": stacked.mnist_network,
         "mnist-tanh-network": lambda: stacked.mnist_network(torch.tanh),
         "scattering-network": lambda: stacked.scattering_network(x.shape[4], x.shape[2]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import platform
 import time
 from datetime import UTC, datetime
@@ -24,7 +25,11 @@ Result = dict[str, Any]
 
 def setting(device: torch.device) -> Result:
     """When and on what: part of every result."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    name = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
+    )
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "hush": __version__,
@@ -58,6 +63,7 @@ def run_row(
         "seconds": round(trained.seconds, 2),
         "captured": trained.captured,
         "lr": row.lr,
+        "clip": row.clip,
         "setting": setting(device),
     }
     if row.average:
@@ -89,6 +95,7 @@ def _one_by_one(row: Row, task: Task, device: torch.device, count: int, deadline
         "batch": row.batch,
         "seconds": round(sum(seconds for _, seconds in found), 2),
         "lr": row.lr,
+        "clip": row.clip,
         "by": "hush.Private",
         "setting": setting(device),
         "noise": plan.noise_multiplier,
