@@ -79,8 +79,8 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
     lines = ["## In one minute\n"]
     if checks:
         lines.append(
-            f"{held} of {len(checks)} checks of the papers' accounts hold, each within its tolerance: the paper's rounding "
-            "for the CLT, 0.6% for the moments accountant, and what `experiments/results` says elsewhere.\n"
+            f"{held} of {len(checks)} checks of the papers' accounts hold, each within its tolerance: the paper's "
+            "rounding for the CLT, 0.6% for the moments accountant, and what `experiments/results` says elsewhere.\n"
         )
     lines.append(_table(("task", "should reach", "reached", "seeds", "certified epsilon", ""), rows))
     return "\n".join(lines)
