@@ -704,3 +704,27 @@ def test_looking_at_the_loss_leaves_dropout_as_it_was() -> None:
         train(private, data())
         found.append(weights(model))
     assert torch.equal(*found)
+
+
+def _compiled_run(engine: Engine) -> tuple[tuple[str, ...], Tensor]:
+    model: Any = torch.compile(make())
+    plan = Plan(records=RECORDS, batch=20, steps=3, noise_multiplier=1.0)
+    private = Private(model, sgd(model), plan, key=Key.from_seed(1), engine=engine)
+    train(private, data())
+    return private.notes, weights(model)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_the_report_says_that_a_compiled_model_ran_as_written() -> None:
+    notes, _ = _compiled_run(Ghost())
+    assert any("compiled code was not used" in note for note in notes)
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_a_compiled_model_trains_with_compiled_code_to_the_same_weights() -> None:
+    notes, compiled = _compiled_run(Auto())
+    _, written = _compiled_run(Ghost())
+    assert "compiled" in notes
+    assert not any("not used" in note for note in notes)
+    torch.testing.assert_close(compiled, written, rtol=1e-5, atol=1e-6)

@@ -35,6 +35,14 @@ def tf32_allowed() -> bool:
         return True
 
 
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the model, or a part of it, was given to `torch.compile`."""
+    return any(
+        module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+        for module in model.modules()
+    )
+
+
 class Watch:
     """Looks for autocast inside the loss function, which can't be seen from outside: once, on one example.
 
@@ -42,12 +50,8 @@ class Watch:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        compiled = any(
-            module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
-            for module in model.modules()
-        )
-        self._mode = _Mode(half=compiled)
-        self._done = compiled
+        self._done = is_compiled(model)
+        self._mode = _Mode(half=self._done)
 
     @property
     def roundoff(self) -> float:

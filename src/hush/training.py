@@ -44,7 +44,7 @@ from hush.ledger import BudgetExceededError, Ledger, Spent
 from hush.local import Local
 from hush.optim import AdamBC
 from hush.plan import Plan
-from hush.precision import Watch, unit_roundoff
+from hush.precision import Watch, is_compiled, unit_roundoff
 from hush.rounding import rounding_margin, summed_at_once
 from hush.sources import Collate, Items, source
 from hush.spending import Spending, open_ledger
@@ -210,6 +210,10 @@ class Private:
         )
         self._pending = None  # from here on this step's noise is used up
         self.notes = tuple(dict.fromkeys((*self.notes, *(named(note, names) for note in found.notes))))
+        if "compiled" not in found.notes and is_compiled(self.model):
+            self.notes = tuple(
+                dict.fromkeys((*self.notes, "the model's compiled code was not used: it ran as written"))
+            )
         self.local = Local(found.losses, found.norms, limits())
         self._release(step, parameters, groups, plan.stds(step, names, self.threshold), found.sums)
         self._count(step, found.norms, thresholds)
@@ -316,8 +320,11 @@ class Private:
         return self._flattened[2]
 
     def _capacity(self) -> int | None:
-        """How many examples a captured program takes at once: on a GPU, and from public numbers only."""
-        if not all(p.is_cuda for p in self._parameters):
+        """How many examples a compiled program takes at once: on a GPU, or where the user compiled the model.
+
+        From public numbers only.
+        """
+        if not all(p.is_cuda for p in self._parameters) and not is_compiled(self.model):
             return None
         batch = self.plan.batch
         if self.plan.neighbours is not ADD_REMOVE:  # batches of one size

@@ -136,7 +136,10 @@ def build(
     warm = first(*inputs)  # learns the layouts outside the trace
     weights = torch.ones_like(warm[0])
     notes = ["ghost"]
-    with torch.enable_grad():
+    from torch._dynamo import config as dynamo  # here, since it takes a second to import
+
+    # A model that the user compiled is traced as written, and compiled with everything around it.
+    with torch.enable_grad(), dynamo.patch(error_on_nested_fx_trace=False):
         traced = make_fx(first)(*inputs)
     parts = warm[2:]
     with torch.no_grad():
