@@ -27,9 +27,7 @@ from reference import ADD, REMOVE, Setting
 from hush.accounting import Bounds, Gaussian
 from hush.accounting.mechanisms import Mechanism
 
-# The last tests judge what the others found, so all run in one process.
-pytestmark = pytest.mark.xdist_group("sweep")
-
+# The last tests judge what the others found, so all must run in one process: without xdist.
 FULL = os.environ.get("HUSH_FULL", "") not in ("", "0")
 RESULTS = Path(__file__).parents[1] / "results" / "accounting-sweep.json"
 LIMIT = 1e4
@@ -145,7 +143,7 @@ class _Summary:
         RESULTS.write_text(json.dumps(result, indent=2) + "\n")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # tests of other files may run in between
 def summary() -> Any:
     record = _Summary()
     yield record
@@ -153,7 +151,7 @@ def summary() -> Any:
         record.write()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lattices() -> dict[int, tuple[float, float]]:
     return _pld_intervals()
 
@@ -208,9 +206,11 @@ def test_interval_keeps_its_promises_and_encloses_the_reference(
 
 
 def test_intervals_are_as_narrow_as_aimed_for(summary: _Summary) -> None:
-    """Six digits, or 1e-12; where delta is within rounding of 1 or of the total variation, one in fifty gets fewer."""
+    """Six digits, or 1e-12; where delta is within 1e-8 of 1 or of the total variation, a few get fewer."""
     assert summary.counts["answered"] == len(CASES)
-    assert summary.counts["too wide"] <= 0.02 * len(CASES)
+    wide = [miss for miss in summary.misses if miss["what"] == "too wide"]
+    assert len(wide) <= max(1, 0.02 * len(CASES)), wide
+    assert all(miss["kind"] == "epsilon near 0" for miss in wide) or FULL, wide
 
 
 def _outside(case: Case, bounds: Bounds, run: Mechanism, summary: _Summary) -> str | None:
