@@ -145,7 +145,8 @@ def test_nothing_private_is_in_the_public_folder(run: Path, data: Path) -> None:
     assert secret is not None
     local = json.loads((run / "private" / "local.json").read_text())
     scores = [f"{epoch['score']:.6g}" for epoch in local["epochs"] if 0 < epoch["score"] < 1]
-    scores = [score for score in scores if len(score) == 8]  # a round one, such as 0.6, may be any number of a picture
+    scores = [score for score in scores if len(score) >= 5]  # 0.6 may be any number of a picture
+    assert scores, "no score of this run is long enough to be told from other numbers"
     for path in (run / "public").iterdir():
         text = path.read_bytes().decode("utf-8", errors="replace")
         for word in (str(data), data.name, settings["secret"], settings["digest"], secret[1], *scores):

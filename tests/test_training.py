@@ -728,3 +728,19 @@ def test_a_compiled_model_trains_with_compiled_code_to_the_same_weights() -> Non
     assert "compiled" in notes
     assert not any("not used" in note for note in notes)
     torch.testing.assert_close(compiled, written, rtol=1e-5, atol=1e-6)
+
+
+def test_autocast_that_begins_after_the_first_step_lowers_the_threshold_at_once() -> None:
+    model = make()
+    private = Private(model, sgd(model), Plan(records=RECORDS, batch=20, steps=3, noise_multiplier=1.0))
+    limits = []
+    for step, (x, y) in enumerate(private.batches(data())):
+
+        def losses(x: Tensor, y: Tensor, half: bool = step > 0) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                return F.cross_entropy(model(x), y, reduction="none")
+
+        private.step(losses, x, y)
+        limits.append(private.local.limits[0])
+    assert limits[0] > 1 - BFLOAT16
+    assert max(limits[1:]) <= 1 - BFLOAT16

@@ -45,7 +45,7 @@ from hush.local import Local
 from hush.optim import AdamBC
 from hush.plan import Plan
 from hush.precision import Watch, is_compiled, unit_roundoff
-from hush.rounding import rounding_margin, summed_at_once
+from hush.rounding import BFLOAT16, FLOAT32, rounding_margin, summed_at_once
 from hush.sources import Collate, Items, source
 from hush.spending import Spending, open_ledger
 from hush.units import Records, Users
@@ -193,7 +193,8 @@ class Private:
         units = None if drawn.draw.units is None else torch.from_numpy(drawn.draw.units)
 
         def limits() -> tuple[float, ...]:
-            compute = max(self._watch.roundoff, unit_roundoff(parameters))
+            seen = BFLOAT16 if self._memory.half else FLOAT32  # by the engine, which has run when this is asked
+            compute = max(self._watch.roundoff, seen, unit_roundoff(parameters))
             margin = rounding_margin(plan.batch, compute)
             return tuple(threshold * (1 - margin) for threshold in thresholds)
 

@@ -99,6 +99,7 @@ class Memory:
 
     places: dict[Any, dict[int, Any]] = field(default_factory=dict)  # by structure of the forward pass and use
     calls: dict[Any, int] = field(default_factory=dict)
+    half: bool = False  # some gradient went through half precision: weights must leave room for its rounding
     capacity: int | None = None  # examples a captured program takes at once; None: nothing is captured
     programs: dict[Any, Any] = field(default_factory=dict)
     kept: list[Any] = field(default_factory=list)
@@ -109,7 +110,10 @@ class Memory:
 
 @dataclass(frozen=True)
 class ClippedSum:
-    """The clipped sum, and what must stay local: norms, losses, and notes on how it was computed."""
+    """The clipped sum, and what must stay local: norms, losses, and notes on how it was computed.
+
+    Sums of a captured program lie in its own memory: the next call with the same `Memory` overwrites them.
+    """
 
     sums: list[Tensor]
     norms: Tensor

@@ -105,6 +105,7 @@ def _factors(
     uses, n = tape.uses, tape.examples
     key = structure(uses, parameters, n)
     grads, direct = _backward(values, uses, parameters, keep=must_look(uses, key, memory, tape.moved))
+    memory.half |= any(grad is not None and grad.dtype in (torch.bfloat16, torch.float16) for grad in grads)
     layouts = places(values, uses, grads, n, key, memory)
     if Verdict.MIXED in layouts:
         name = uses[layouts.index(Verdict.MIXED)].name

@@ -144,7 +144,7 @@ def _fits(use: Use, layout: Layout, whole: Tensor, part: Tensor, truth: Tensor |
     """
     here, there = (layout.first(x).reshape(len(r), -1) for x in (whole, part))
     weights = r.to(here.dtype)
-    tolerance, eps = (1e-1, 2.0**-8) if coarse else (1e-3, torch.finfo(whole.dtype).eps)
+    tolerance, eps = (5e-2, 2.0**-8) if coarse else (1e-3, torch.finfo(whole.dtype).eps)
     sizes = torch.linalg.vector_norm(here, dim=1, dtype=_at_least_float(here))
     away = torch.linalg.vector_norm(there - weights[:, None] * here, dim=1, dtype=_at_least_float(here))
     slack = (1 if coarse else 100) * eps * sizes.max()
