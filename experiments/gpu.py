@@ -64,20 +64,20 @@ def main() -> None:
     experiments = read_all(here)
     done: dict[str, list[dict[str, Any]]] = json.loads(options.out.read_text()) if options.out.exists() else {}
     for name in options.only:
-        cached: tuple[tuple[str, float | None], tasks.Task] | None = None
+        cached: tuple[tuple[str, float | None, int], tasks.Task] | None = None
         chosen: dict[str, dict[str, Any]] = {}
         for row in experiments[name].rows:
             if time.monotonic() > deadline:
                 break
             said = f"{time.monotonic() - began:6.1f} s  {name}: {row.name} ({row.recipe})"
             print(said, flush=True)
-            wanted = (row.task, row.pca_noise)
+            wanted = (row.task, row.pca_noise, row.directions)
             try:
                 if cached is None or cached[0] != wanted:
                     cached = None
                     clear(device)
                     started = time.monotonic()
-                    cached = (wanted, tasks.prepare(row.task, options.data_dir, device, row.pca_noise))
+                    cached = (wanted, prepared(row, options.data_dir, device))
                     print(f"          prepared in {time.monotonic() - started:.1f} s", flush=True)
                 if not options.no_search:
                     row = row.varied(**chosen.get(row.like, {}))
@@ -129,6 +129,10 @@ def one(
         "search_seconds": round(searched, 2),
         "chosen": row.choices(),
     }
+
+
+def prepared(row: Row, folder: str | None, device: torch.device) -> tasks.Task:
+    return tasks.prepare(row.task, folder, device, row.pca_noise, directions=row.directions)
 
 
 def clear(device: torch.device) -> None:

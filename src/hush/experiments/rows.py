@@ -8,9 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hush.accounting import Mechanism
+from hush.accounting import Gaussian, Mechanism, calibrate
 from hush.clipping import Clipping, Flat, Normalised
 from hush.experiments.trainer import Recipe
+from hush.methods.expansion import Expansion
 from hush.plan import Plan
 
 
@@ -18,11 +19,18 @@ from hush.plan import Plan
 class Row:
     """One training row: what is trained, how, and what a paper says of it.
 
-    recipe      "paper" (the paper's own), "best" (hush's), "plain" (without privacy) or "baseline" (another model)
+    recipe      "paper" (the paper's own), "best" (hush's), "plain" (without privacy), "baseline" (another model) or
+                "unsound" (noise and clipping that promise nothing, to explain a paper's figure)
     task        the data, prepared: a name in `hush.experiments.tasks`
-    noise       the noise multiplier, or `epsilon` at `delta` from which hush finds the smallest
+    noise       the noise multiplier, or `epsilon` at `delta` from which hush finds the smallest; with both, and
+                neither steps nor epochs, there are as many steps as epsilon allows
     clip        the norm; `normalised` scales every gradient to it (automatic clipping)
     average     the decay of the weights' average, which is then what is evaluated
+    final       the learning rate's end over its start; reached in a line, or by equal factors if `geometric`
+    z_steps     steps of DP-MAC on auxiliary coordinates with the learning rate `z_rate`; 0: gradients are clipped
+    watch       accuracies are noted every so many epochs
+    directions  how many principal directions, released with noise `pca_noise`
+    panel       the sub-figure, and `place` where on its axis the row belongs
     copies      augmented copies averaged in an example's gradient
     grid        learning rates (and more) that are searched; "move" is the learning rate times the clip norm
     like        the row whose grid also chose for this one
@@ -53,6 +61,13 @@ class Row:
     seeds: int = 5
     metric: str = "accuracy"
     pca_noise: float | None = None
+    directions: int = 60
+    geometric: bool = False
+    z_steps: int = 0
+    z_rate: float = 0.003
+    watch: float = 0.0
+    panel: str = ""
+    place: float | None = None
     grid: dict[str, list[float]] = field(default_factory=dict)
     like: str = ""
     paper: dict[str, float] = field(default_factory=dict)
@@ -64,22 +79,35 @@ class Row:
         """How many steps."""
         if self.steps is not None:
             return self.steps
-        if self.epochs is None:
-            raise ValueError(f"The row {self.name!r} needs steps or epochs.")
-        return round(self.epochs * records / self.batch)
+        if self.epochs is not None:
+            return round(self.epochs * records / self.batch)
+        if self.noise is None or self.epsilon is None:
+            raise ValueError(f"The row {self.name!r} needs steps or epochs, or a noise and an epsilon to spend.")
+        return _most_steps(self.noise, min(1.0, self.batch / records), self.pca_noise, self.epsilon, self.delta)
 
     def plan(self, records: int, beside: Mechanism | None = None) -> Plan | None:
         """What is promised; nothing for a plain row."""
         if self.recipe in ("plain", "baseline"):
             return None
         clip: Clipping = Normalised(self.clip) if self.normalised else Flat(self.clip)
+        if self.z_steps:
+            clip = Expansion(self.clip)
         batch, steps = min(self.batch, records), self.length(records)
-        return _plan(records, batch, steps, self.noise, self.epsilon, self.delta, clip, beside)
+        epsilon = self.epsilon if self.noise is None else None
+        return _plan(records, batch, steps, self.noise, epsilon, self.delta, clip, beside)
 
     @property
     def training(self) -> Recipe:
         return Recipe(
-            self.lr, self.momentum, self.adam, self.final, self.decay, self.average, self.weight_decay, self.copies
+            self.lr,
+            self.momentum,
+            self.adam,
+            self.final,
+            self.decay,
+            self.average,
+            self.weight_decay,
+            self.copies,
+            self.geometric,
         )
 
     def choices(self) -> dict[str, Any]:
@@ -88,6 +116,16 @@ class Row:
 
     def varied(self, **changes: Any) -> Row:
         return replace(self, **changes)
+
+
+@lru_cache
+def _most_steps(noise: float, rate: float, pca_noise: float | None, epsilon: float, delta: float) -> int:
+    step = Gaussian(noise).poisson(rate)
+
+    def run(count: int) -> Mechanism:
+        return step * count if pca_noise is None else Gaussian(pca_noise) + step * count
+
+    return calibrate.steps(run, epsilon, delta)
 
 
 @lru_cache

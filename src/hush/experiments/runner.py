@@ -53,17 +53,17 @@ def run_rows(
     done = {row["name"] for row in results.load(folder, experiment.name)["rows"] if "mean" in row}
     chosen: dict[str, dict[str, Any]] = {}
     task: Task | None = None
-    prepared: tuple[str, float | None] | None = None
+    prepared: tuple[str, float | None, int] | None = None
     for row in experiment.rows:
         if row.name in done and not again:
             say(f"{experiment.name}: {row.name}: there is a result already")
             continue
         if time.monotonic() > deadline:
             return False
-        if task is None or prepared != (row.task, row.pca_noise):
-            task, prepared = None, (row.task, row.pca_noise)
+        if task is None or prepared != (row.task, row.pca_noise, row.directions):
+            task, prepared = None, (row.task, row.pca_noise, row.directions)
             limit = QUICK_RECORDS if quick else None
-            task = prepare_task(row.task, data_dir, device, row.pca_noise, records=limit)
+            task = prepare_task(row.task, data_dir, device, row.pca_noise, records=limit, directions=row.directions)
         say(f"{experiment.name}: {row.name} ({row.recipe})")
         try:
             if quick:

@@ -2,9 +2,9 @@
 
 Dimensions: S models, B examples a batch, A augmented copies of each, L positions (pixels), K inputs, C outputs.
 
-A model is a function of stacked parameters that calls `tape.affine` for every layer with weights and `tape.lookup` for
-every embedding.  The tape keeps the inputs and outputs; one `autograd.grad` of the losses with respect to the outputs
-then gives every example's gradient as a product of what was kept, so that clipping needs no second pass.
+A model is a function of stacked parameters that calls `tape.affine` for every layer with weights and `tape.lookup` or
+`tape.bag` for every embedding.  The tape keeps the inputs and outputs; one `autograd.grad` of the losses with respect
+to the outputs then gives every example's gradient as a product of what was kept, so that clipping needs no second pass.
 """
 
 from __future__ import annotations
@@ -73,10 +73,43 @@ class Lookup:
 
 
 @dataclass(eq=False)
+class Bag:
+    """out[s, b] = mean over positions l of table[s, index[s, b, l]]: averaged embeddings of a text.
+
+    With g the gradient at out and c_w how often word w occurs in L positions, word w's row has gradient c_w g/L, so the
+    squared norm is |g|^2 sum_w c_w^2/L^2.  With `repeated` false it is taken position by position, |g|^2/L, as
+    TensorFlow's global norm of sparse gradients does: too small wherever a word occurs twice, and so no bound.
+    """
+
+    name: str
+    index: Tensor
+    out: Tensor
+    rows: int
+    repeated: bool
+
+    def squared_norms(self, g: Tensor) -> Tensor:
+        length = self.index.shape[2]
+        squares = g.square().sum(2)
+        if not self.repeated:
+            return squares / length
+        words = self.index.sort(2).values
+        counts = torch.searchsorted(words, words, right=True) - torch.searchsorted(words, words)
+        return squares * counts.sum(2) / length**2  # sum over positions of c = sum over words of c^2
+
+    def weighted_sums(self, g: Tensor, weights: Tensor) -> Parameters:
+        models, _, length = self.index.shape
+        offsets = self.index + self.rows * torch.arange(models, device=g.device)[:, None, None]
+        each = (g * (weights / length)[:, :, None])[:, :, None].expand(-1, -1, length, -1)
+        sums = g.new_zeros(models * self.rows, g.shape[2])
+        sums.index_add_(0, offsets.flatten(), each.reshape(-1, g.shape[2]))
+        return {self.name: sums.view(models, self.rows, -1)}
+
+
+@dataclass(eq=False)
 class Tape:
     """What met which parameter; every name at most once."""
 
-    met: list[Affine | Lookup] = field(default_factory=list)
+    met: list[Affine | Lookup | Bag] = field(default_factory=list)
 
     def affine(self, name: str, parameters: Parameters, inputs: Tensor) -> Tensor:
         bias = parameters.get(name + ".bias")
@@ -93,6 +126,15 @@ class Tape:
         models, rows, _ = table.shape
         out = table[torch.arange(models, device=table.device)[:, None], index].requires_grad_()
         self.met.append(Lookup(name, index, out, rows))
+        return out
+
+    def bag(self, name: str, parameters: Parameters, index: Tensor, repeated: bool = True) -> Tensor:
+        table = parameters[name]
+        models, rows, width = table.shape
+        offsets = index + rows * torch.arange(models, device=table.device)[:, None, None]
+        out = F.embedding_bag(offsets.flatten(0, 1), table.reshape(-1, width), mode="mean")
+        out = out.view(models, -1, width).requires_grad_()
+        self.met.append(Bag(name, index, out, rows, repeated))
         return out
 
 
@@ -151,21 +193,29 @@ def linear(inputs: int, classes: int, bias: bool = True) -> Model:
     return Model(shapes, lambda tape, p, x: tape.affine("out", p, x.flatten(3)))
 
 
-def multilayer(sizes: tuple[int, ...], first_linear: bool = False) -> Model:
-    """Dense layers, rectifiers between them; `first_linear`: the first has neither bias nor rectifier (embeddings)."""
+def multilayer(sizes: tuple[int, ...]) -> Model:
+    """Dense layers, rectifiers between them."""
     names = [f"layer{k}" for k in range(len(sizes) - 1)]
     shapes: dict[str, tuple[tuple[int, ...], float]] = {}
     for name, inputs, outputs in zip(names, sizes[:-1], sizes[1:], strict=True):
         shapes |= _weights(name, inputs, outputs, gain=math.sqrt(2) if name != names[-1] else 1.0)
-    if first_linear:
-        shapes["layer0"] = (sizes[:2], 0.03)  # as Keras starts embeddings: uniform in +-0.05
-        del shapes["layer0.bias"]
 
     def forward(tape: Tape, p: Parameters, x: Tensor) -> Tensor:
         for name in names[:-1]:
-            x = tape.affine(name, p, x)
-            x = x if first_linear and name == "layer0" else torch.relu(x)
+            x = torch.relu(tape.affine(name, p, x))
         return tape.affine(names[-1], p, x)
+
+    return Model(shapes, forward)
+
+
+def word_network(words: int = 10_000, width: int = 16, repeated: bool = True) -> Model:
+    """Bu et al. 2019's network for texts (S, B, L) of word numbers: averaged embeddings, a dense layer, two classes."""
+    shapes: dict[str, tuple[tuple[int, ...], float]] = {"words": ((words, width), 0.03)}  # Keras: uniform in +-0.05
+    shapes |= _weights("dense", width, 16, math.sqrt(2)) | _weights("out", 16, 2)
+
+    def forward(tape: Tape, p: Parameters, x: Tensor) -> Tensor:
+        mean = tape.bag("words", p, x, repeated)[:, :, None]
+        return tape.affine("out", p, torch.relu(tape.affine("dense", p, mean)))
 
     return Model(shapes, forward)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,7 @@ def prepare(
     pca_noise: float | None = None,
     seed: int = 0,
     records: int | None = None,
+    directions: int = 60,
 ) -> Task:
     """A task by name; with the first `records` records only, if given."""
     if name not in TASKS:
@@ -66,7 +68,7 @@ def prepare(
     if records is not None:
         found = found.first(records)
     if name == "mnist-directions":
-        return _directions(found, device, pca_noise, seed)
+        return _directions(found, device, pca_noise, seed, directions)
     train, test = make(found, device)
     return Task(train, test)
 
@@ -82,8 +84,9 @@ def model(name: str, task: Task) -> Model:
         "mnist-tanh-network": lambda: stacked.mnist_network(torch.tanh),
         "scattering-network": lambda: stacked.scattering_network(x.shape[4], x.shape[2]),
         "adult-network": lambda: stacked.multilayer((x.shape[2], 16, 2)),
-        "word-network": lambda: stacked.multilayer((x.shape[2], 16, 16, 2), first_linear=True),
-        "hidden-1000": lambda: stacked.multilayer((x.shape[2], 1000, 10)),
+        "word-network": stacked.word_network,
+        "word-network-by-positions": lambda: stacked.word_network(repeated=False),
+        **{f"hidden-{n}": partial(stacked.multilayer, (x.shape[2], n, 10)) for n in (100, 200, 300, 500, 1000, 2000)},
         "autoencoder": lambda: stacked.multilayer((256, 300, 100, 20, 100, 300, 256)),
         "neural-factorisation": lambda: stacked.neural_factorisation(6040, 3706),
         "factorisation": lambda: stacked.factorisation(6040, 3706, 5),
@@ -185,9 +188,9 @@ def _counts(part: Split, device: torch.device) -> Tensor:
     )
 
 
-def _word_shares(found: DataSet, device: torch.device) -> Pair:
-    """How often each of 10,000 words is met, padding included: average pooling of embeddings is linear in it."""
-    return _both(found, device, lambda part: (_counts(part, device) / 256)[:, None], _labels)
+def _tokens(found: DataSet, device: torch.device) -> Pair:
+    """The 256 words of a review by number, padding included."""
+    return _both(found, device, lambda part: torch.from_numpy(part.x.astype(np.int64)).to(device), _labels)
 
 
 def _weighted_words(found: DataSet, device: torch.device, words: int = 3000) -> Pair:
@@ -225,14 +228,14 @@ def _pixels(found: DataSet, device: torch.device) -> Pair:
     return _both(found, device, lambda part: flat(part)[:, None].to(device), flat)
 
 
-def _directions(found: DataSet, device: torch.device, noise: float | None, seed: int) -> Task:
-    """Sixty private principal directions (Abadi et al. 2016), released once for all models trained together."""
+def _directions(found: DataSet, device: torch.device, noise: float | None, seed: int, count: int) -> Task:
+    """Private principal directions (Abadi et al. 2016), released once for all models trained together."""
     from hush.methods.pca import PCA
 
     def flat(part: Split) -> NDArray[np.float64]:
         return part.x.reshape(len(part), -1).astype(np.float64) / 255
 
-    pca = PCA(60, records=len(found.train), noise_multiplier=noise).fit(flat(found.train), key=Key.from_seed(seed))
+    pca = PCA(count, records=len(found.train), noise_multiplier=noise).fit(flat(found.train), key=Key.from_seed(seed))
     across = torch.from_numpy(pca.components_.T).float()
 
     def prepared(part: Split) -> Tensor:
@@ -254,7 +257,7 @@ TASKS: dict[str, tuple[str, Callable[[DataSet, torch.device], Pair]]] = {
     "cifar10-scattering": ("cifar10", _colour_scattering),
     "adult": ("adult", _rows),
     "adult-tenth": ("adult", _tenth),
-    "imdb-shares": ("imdb", _word_shares),
+    "imdb-tokens": ("imdb", _tokens),
     "imdb-words": ("imdb", _weighted_words),
     "movielens-classes": ("movielens", _classes_of_ratings),
     "movielens": ("movielens", _centred_ratings),

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hush.averaging import Average
+from hush.experiments.coordinates import Coordinates
 from hush.experiments.stacked import Model, Parameters, Tape, clipped_sums
 from hush.plan import Plan
 
@@ -28,7 +29,8 @@ Losses = Callable[[Tensor, Tensor], Tensor]
 class Recipe:
     """What a run does beside its plan.
 
-    The learning rate goes in a straight line from `lr` to `lr * final` over the share `decay` of the steps, then stays.
+    The learning rate goes in a straight line, or with `geometric` by equal factors, from `lr` to `lr * final` over the
+    share `decay` of the steps, then stays.
     """
 
     lr: float
@@ -40,10 +42,12 @@ class Recipe:
     weight_decay: float = 0.0
     copies: int = 1
     """How many augmented copies are averaged in an example's gradient (De et al. 2022, augmentation multiplicity)."""
+    geometric: bool = False
 
     def rates(self, steps: int) -> Tensor:
-        progress = torch.arange(steps, dtype=torch.float64) / max(self.decay * (steps - 1), 1)
-        return (self.lr * (1 + (self.final - 1) * progress.clamp_max(1))).float()
+        progress = (torch.arange(steps, dtype=torch.float64) / max(self.decay * (steps - 1), 1)).clamp_max(1)
+        factors = self.final**progress if self.geometric else 1 + (self.final - 1) * progress
+        return (self.lr * factors).float()
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,8 +112,11 @@ class Trainer:
         batch: float,
         steps: int,
         chunk: int | None = None,
+        coordinates: Coordinates | None = None,
     ) -> None:
+        """`coordinates`: the steps of DP-MAC in place of clipped gradients; the losses aren't used then."""
         self.model, self.losses, self.records = model, losses, records
+        self.coordinates = coordinates
         self.device = records.x.device
         self.batch, self.steps, self.seeds = batch, steps, list(seeds)
         each = [run for run in runs for _ in seeds]
@@ -130,8 +137,12 @@ class Trainer:
         share = Average(recipe.average or 0.99)
         self.shares = self._column([1 - min(share.decay, (1 + t) / (10 + t)) for t in range(steps)])
         names = list(model.shapes)
-        self.limits = self._column([plan.clip.thresholds(0, names)[0] if plan else 0.0 for plan in plans])
-        self.stds = self._column([plan.stds(0, names)[0] if plan else 0.0 for plan in plans])
+        limits = [plan.clip.thresholds(0, names)[0] if plan else 0.0 for plan in plans]
+        stds = [plan.stds(0, names)[0] if plan else 0.0 for plan in plans]
+        if coordinates is not None:
+            limits = [coordinates.threshold(plan) for plan in plans]
+            stds = [std * limit * math.sqrt(coordinates.layers) for std, limit in zip(stds, limits, strict=True)]
+        self.limits, self.stds = self._column(limits), self._column(stds)
         self._allocate()
 
     def _column(self, values: Sequence[float]) -> Tensor:
@@ -189,7 +200,11 @@ class Trainer:
         for begin in range(0, self.capacity, self.chunk):
             part, mask = index[:, begin : begin + self.chunk], real[:, begin : begin + self.chunk]
             x, y = self._everyone(begin) if self.rate >= 1 else (self._inputs(part), self.records.y[part])
-            sums = clipped_sums(self.model.forward, self.weights, self.losses, x, y, partial(self._weigh, real=mask))
+            if self.coordinates is not None:
+                sums = self.coordinates.sums(self.weights, x[:, :, 0], y, self.limits, mask)
+            else:
+                weigh = partial(self._weigh, real=mask)
+                sums = clipped_sums(self.model.forward, self.weights, self.losses, x, y, weigh)
             for name, value in sums.items():
                 total[name] += value
         return total

@@ -7,7 +7,9 @@ import math
 import os
 import platform
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from statistics import mean, stdev
 from typing import Any
 
@@ -15,12 +17,14 @@ import torch
 
 from hush import __version__
 from hush.experiments import alone, baselines, tasks
+from hush.experiments.coordinates import Coordinates
 from hush.experiments.rows import Row
 from hush.experiments.stacked import Model, Parameters
 from hush.experiments.tasks import Task
 from hush.experiments.trainer import Records, Trained, Trainer, accuracies, cross_entropy, half_squared_error, predict
 
 Result = dict[str, Any]
+Watch = Callable[[int, Trainer], None]
 
 
 def setting(device: torch.device) -> Result:
@@ -46,9 +50,11 @@ def run_row(
     if row.recipe == "baseline":
         return _baseline(row, task, device)
     count = seeds or row.seeds
-    if device.type == "cpu" and row.recipe == "paper" and row.model in alone.MODULES:
+    if device.type == "cpu" and row.recipe == "paper" and row.model in alone.MODULES and not row.watch:
         return _one_by_one(row, task, device, count, deadline)
-    trained = _train(task, row, [row], range(count), deadline)
+    curve: Result = {"epochs": [], "test": [], "train": []}
+    every = max(1, round(row.watch * len(task.train) / row.batch)) if row.watch else 0
+    trained = _train(task, row, [row], range(count), deadline, partial(_note, row, task, curve), every)
     plan = row.plan(len(task.train), task.beside)
     score = scores(row.metric, trained.model, trained.averages if row.average else trained.weights, task.test)
     result: Result = {
@@ -68,6 +74,10 @@ def run_row(
     }
     if row.average:
         result["last"] = round(mean(scores(row.metric, trained.model, trained.weights, task.test)), 4)
+    if row.watch:
+        result["curve"] = curve
+    if row.recipe == "unsound":
+        return result
     if plan is not None:
         promise = plan.promise()
         result |= {
@@ -77,6 +87,15 @@ def run_row(
             "neighbours": plan.neighbours.value,
         }
     return result
+
+
+def _note(row: Row, task: Task, curve: Result, step: int, trainer: Trainer) -> None:
+    """Accuracies on the way: means over the seeds, of training records those of the first 10,000."""
+    weights = trainer.averages if row.average else trainer.weights
+    seen = Records(task.train.x[:10_000], task.train.y[:10_000])
+    curve["epochs"].append(round(step * row.batch / len(task.train), 3))
+    for name, part in (("test", task.test), ("train", seen)):
+        curve[name].append(round(mean(scores(row.metric, trainer.model, weights, part)), 3))
 
 
 def _one_by_one(row: Row, task: Task, device: torch.device, count: int, deadline: float) -> Result:
@@ -148,10 +167,15 @@ def search(row: Row, task: Task, deadline: float = math.inf) -> tuple[Row, list[
     return best, log
 
 
-def _train(task: Task, row: Row, rows: list[Row], seeds: Any, deadline: float) -> Trained:
+def _train(
+    task: Task, row: Row, rows: list[Row], seeds: Any, deadline: float, watch: Watch | None = None, every: int = 0
+) -> Trained:
     records = len(task.train)
     model = tasks.model(row.model, task)
     losses = half_squared_error if row.metric in ("rmse", "error") else cross_entropy
+    names = tuple(name for name in model.shapes if not name.endswith(".bias"))
+    classes = None if row.metric == "error" else 10
+    coordinates = Coordinates(names, classes, row.z_steps, row.z_rate) if row.z_steps else None
     runs = [(each.plan(records, task.beside), each.training) for each in rows]
     trainer = Trainer(
         model,
@@ -162,8 +186,9 @@ def _train(task: Task, row: Row, rows: list[Row], seeds: Any, deadline: float) -
         batch=min(row.batch, records),
         steps=row.length(records),
         chunk=row.chunk,
+        coordinates=coordinates,
     )
-    return trainer.run(deadline)
+    return trainer.run(deadline, watch, every)
 
 
 def scores(metric: str, model: Model, weights: Parameters, test: Records) -> list[float]:
