@@ -76,6 +76,10 @@ def prepare(
 def model(name: str, task: Task) -> Model:
     """An architecture by name, for a task's shapes."""
     x = task.train.x
+
+    def hidden(units: int) -> Model:
+        return stacked.multilayer((x.shape[2], units, 10))
+
     makers: dict[str, Callable[[], Model]] = {
         "linear": lambda: stacked.linear(x[0, 0].numel(), 10),
         "binary-linear": lambda: stacked.linear(x[0, 0].numel(), 2),
@@ -86,7 +90,7 @@ def model(name: str, task: Task) -> Model:
         "adult-network": lambda: stacked.multilayer((x.shape[2], 16, 2)),
         "word-network": stacked.word_network,
         "word-network-by-positions": lambda: stacked.word_network(repeated=False),
-        **{f"hidden-{n}": partial(stacked.multilayer, (x.shape[2], n, 10)) for n in (100, 200, 300, 500, 1000, 2000)},
+        **{f"hidden-{n}": partial(hidden, n) for n in (100, 200, 300, 500, 1000, 2000)},
         "autoencoder": lambda: stacked.multilayer((256, 300, 100, 20, 100, 300, 256)),
         "neural-factorisation": lambda: stacked.neural_factorisation(6040, 3706),
         "factorisation": lambda: stacked.factorisation(6040, 3706, 5),
