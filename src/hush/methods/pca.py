@@ -128,8 +128,8 @@ class PCA:
         if self.n_components > rows.shape[1]:
             raise ValueError(f"{rows.shape[1]} features have no {self.n_components} directions; ask for fewer.")
         release, sampler = self.release, self._sampler()
-        self._charge(ledger, self._on_sample(release))
-        key = Key.fresh() if key is None else key
+        charged = self._charge(ledger, self._on_sample(release))
+        key = _own(Key.fresh() if key is None else key, charged)
         drawn = sampler.draw(key, 0, len(rows), batch=self._batch(), records=self.records)
         total = pack(self.scatter(rows[torch.from_numpy(drawn.indices).to(rows.device)]))
         std = release.noise_multiplier * sensitivity(release.neighbours)
@@ -151,22 +151,34 @@ class PCA:
         total = torch.zeros(rows.shape[1], rows.shape[1], dtype=torch.float64, device=rows.device)
         for part in rows.split(_ROWS_AT_ONCE):
             part = part.to(torch.float64)
-            lengths = torch.linalg.vector_norm(part, dim=1, keepdim=True)
-            limit = lengths if self.norm is None else lengths.clamp_min(float(self.norm))
-            scaled = torch.where(lengths.isfinite() & (lengths > 0), part * (room / limit), torch.zeros_like(part))
+            # by the largest entry first: squares of tiny numbers vanish, and a length without them is too short
+            largest = part.abs().amax(dim=1, keepdim=True)
+            usable = largest.isfinite() & (largest > 0)
+            part = torch.where(usable, part / largest, torch.zeros_like(part))
+            limit = torch.linalg.vector_norm(part, dim=1, keepdim=True)
+            if self.norm is not None:
+                limit = torch.maximum(limit, float(self.norm) / largest)
+            scaled = torch.where(usable, part * (room / limit), torch.zeros_like(part))
             total += scaled.T @ scaled
         return total
 
-    def _charge(self, ledger: Ledger | Spending | str | os.PathLike[str] | None, mechanism: Mechanism) -> None:
+    def _charge(self, ledger: Ledger | Spending | str | os.PathLike[str] | None, mechanism: Mechanism) -> str:
+        """Returns a name of this charge that no other has."""
         if isinstance(ledger, Spending):
+            if ledger.plan.unit != "record":
+                raise ValueError(
+                    f"Principal directions hide single rows, and the plan promises to hide a {ledger.plan.unit}, who "
+                    "may have several; find them without that plan, or give a plan whose unit is the record."
+                )
             ledger.charge_beside(mechanism)
-            return
+            return ledger.ledger.mark(ledger.run)
         budget = None if self.epsilon is None or self.delta is None else Budget(self.epsilon, self.delta)
         if not isinstance(ledger, Ledger):
             ledger = Ledger(ledger, None if ledger is not None and os.path.exists(ledger) else budget)
         run = ledger.register({"method": "principal directions"} | self._plain(), mechanism, block=1)
         ledger.reserve(run, 0, mechanism, 1)
         ledger.finish(run)
+        return run
 
     def _sampler(self) -> Poisson | Uniform:
         sampler = Poisson() if self.sampling is None else self.sampling
@@ -204,7 +216,7 @@ class PCA:
 
     def _found(self) -> NDArray[np.float64]:
         if not hasattr(self, "components_"):
-            raise ValueError("The directions aren't known yet; call fit first.")
+            raise _not_fitted()("The directions aren't known yet; call fit first.")
         return self.components_
 
     # scikit-learn's conventions
@@ -218,6 +230,10 @@ class PCA:
                 raise ValueError(f"Principal directions have the parameters {', '.join(_NAMES)}, got {name!r}.")
             setattr(self, name, value)
         return self
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
+        """pca0, pca1, ..."""
+        return np.array([f"pca{k}" for k in range(len(self._found()))], dtype=object)
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.utils import Tags, TargetTags, TransformerTags  # type: ignore[import-untyped]
@@ -235,3 +251,22 @@ class PCA:
         plain = self.get_params()
         plain["sampling"] = type(self._sampler()).__name__.lower()
         return plain
+
+
+def _own(key: Key, charged: str) -> Key:
+    """A key for this release alone, also where the given one is the run's or was used for a fit before.
+
+    The coins of a training's first step would otherwise be those of this sample, and two releases from one sample cost
+    more than two releases from a sample each.  A seed's key depends on nothing else.
+    """
+    purpose = "principal directions" if key.seed is not None else f"principal directions {charged}"
+    return Key(key.derive(purpose), key.secure, key.seed)
+
+
+def _not_fitted() -> type[ValueError]:
+    """scikit-learn's own error, which is a ValueError, where it is installed."""
+    try:
+        from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
+    except ImportError:
+        return ValueError
+    return NotFittedError  # type: ignore[no-any-return]
