@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 from hush.accounting import Mechanism
+from hush.filters import within
 from hush.ledger import Budget, BudgetExceededError, Ledger
 from hush.plan import Plan
+from hush.tally import counts_of
 
 
 class Spending:
@@ -66,6 +68,9 @@ class Spending:
         """When this returns, a release that isn't a step is in the ledger; one that the plan counts in `beside`."""
         if self._first != self._end:
             raise ValueError("A block of steps is in hand; release what lies beside the steps before or after them.")
+        counted = {} if self.plan.beside is None else counts_of([(self.plan.beside, 1)])
+        if not within(counts_of([(release, 1)]), counted):
+            raise ValueError(f"The plan doesn't count {release} beside its steps; give it to Plan(beside=...).")
         self._reserve(-1, ((release, 1),), 1)
 
     def close(self, step: int) -> str:

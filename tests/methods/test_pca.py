@@ -301,6 +301,15 @@ def test_what_is_beside_the_steps_is_not_charged_amid_a_block(tmp_path: Path) ->
         pca.fit(np.zeros((5, 3)), ledger=run)
 
 
+def test_what_the_plan_does_not_count_is_not_released_in_its_run() -> None:
+    pca = PCA(2, records=100, noise_multiplier=4.0)
+    for beside in (None, Gaussian(8.0)):
+        run = Spending(Ledger(None), hush.Plan(records=100, batch=10, steps=2, noise_multiplier=1.0, beside=beside))
+        with pytest.raises(ValueError, match="doesn't count"):
+            pca.fit(np.zeros((5, 3)), ledger=run)
+        assert run.ledger.mechanism() is None
+
+
 def test_directions_of_records_are_not_promised_to_users() -> None:
     pca = PCA(2, records=300, noise_multiplier=4.0)
     plan = hush.Plan(records=30, batch=10, steps=2, noise_multiplier=1.0, unit="user", beside=pca.mechanism)
