@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +25,9 @@ from hush.accounting import Gaussian, calibrate
 from hush.accounting import Projected as ProjectedRelease
 from hush.accounting.projection import ProjectedPair
 from hush.gradients import ClippedSum, Memory, Projected, clipped_sum
-from hush.gradients.projected import gaussian_directions
+from hush.gradients.projected import full_float32, gaussian_directions
 from hush.keys import Key
+from hush.ledger import Ledger
 
 FORWARD, DOUBLE, LOOP = "one direction at a time", "two backward passes", "one unit after the other"
 
@@ -63,6 +69,23 @@ class TimesWrong(torch.autograd.Function):
         return dx + dw
 
 
+class TimesWrongOnce(torch.autograd.Function):
+    """One whose forward-mode derivative is wrong for a single example, the first, and leaves it unclipped."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.save_for_forward(x, w)
+        return x * w
+
+    backward = Times.backward
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Any, dw: Tensor) -> Tensor:
+        x, _ = ctx.saved_tensors
+        return x * dw * (torch.arange(len(x)) > 0)[:, None]
+
+
 class Net(nn.Module):
     """A part that is tested, between data `[n, 5, 6]` (or what it takes) and three logits."""
 
@@ -76,7 +99,7 @@ class Net(nn.Module):
 
 
 def packed(s: Any, x: Tensor) -> Tensor:
-    sequences = pack_padded_sequence(x, torch.tensor([5, 2, 4, 1][: len(x)]), batch_first=True, enforce_sorted=False)
+    sequences = pack_padded_sequence(x, x[:, -1, -1].long(), batch_first=True, enforce_sorted=False)  # lengths
     padded, _ = pad_packed_sequence(s.part(sequences)[0], batch_first=True)
     return padded.sum(1)
 
@@ -186,6 +209,7 @@ class TestEveryWayGivesTheSameNumbers:
         directions = gaussian_directions(Key.from_seed(3), 11, parameters)
         if "packed" in name:
             lengths = [5, 2, 4, 1]
+            batch[0][:, -1, -1] = torch.tensor(lengths)
             each = [run_one(net, (batch[0][i : i + 1, :k], batch[1][i : i + 1])) for i, k in enumerate(lengths)]
             norms = torch.cat([part.norms[:, 0] for part in each])
             sums = [torch.stack(total).sum(0) for total in zip(*(part.sums for part in each), strict=True)]
@@ -216,7 +240,8 @@ class TestEveryWayGivesTheSameNumbers:
         calls = []
         net = Net(None, 6, lambda s, x: calls.append(1) or Times.apply(x[:, 0], s.scale)).double()  # type: ignore[func-returns-value]
         memory = Memory()
-        run(net, data(), memory=memory)
+        for _ in range(2):  # at the first two steps, then more rarely, a loss is asked about its company
+            run(net, data(), memory=memory)
         before = len(calls)
         run(net, data(), memory=memory)
         assert len(calls) - before == 1
@@ -288,6 +313,63 @@ class TestEveryWayGivesTheSameNumbers:
         found = run(net, (x, y))
         assert all(torch.isfinite(total).all() for total in found.sums)
         assert distance(found.sums, run(net, (x[keep], y[keep])).sums) < 1e-10
+
+    @pytest.mark.parametrize("n", [16, 2000])
+    def test_one_example_whose_modes_differ_is_noticed_in_any_batch(self, n: int) -> None:
+        """It isn't clipped, as its estimate is zero: three thresholds of it would have got into the sum."""
+        w = nn.Parameter(torch.ones(6))
+        x = torch.zeros(n, 6)
+        x[:, 1], x[0] = 0.7, torch.tensor([2.1, 0, 0, 0, 0, 0])
+        losses: Callable[..., Tensor] = lambda x: TimesWrongOnce.apply(x, w).sum(1)  # noqa: E731
+        engine = Projected(30, gaussian_directions(Key.from_seed(0), 0, [w]), 1)
+        found = clipped_sum([w], losses, (x,), groups=[[0]], weigh=clip, engine=engine)
+        assert DOUBLE in found.notes[0]
+        assert found.sums[0][0] < 1.5 * 0.7
+
+    def test_honest_networks_pass_the_check_in_large_batches(self) -> None:
+        torch.manual_seed(1)
+        layers = [part for _ in range(6) for part in (nn.Linear(50, 50), nn.LayerNorm(50), nn.ReLU())]
+        net = nn.Sequential(*layers, nn.Linear(50, 3))
+        x = 1e4 + torch.randn(2000, 50)  # far from the origin: much is lost to rounding
+        assert FORWARD in run(net, (x, torch.arange(2000) % 3)).notes[0]
+
+    def test_what_passes_the_check_is_as_rare_as_stated(self) -> None:
+        for d in (0.01, 0.1, 1.0):
+            assert stats.chi2.cdf(4 / (400 * d) ** 2, 4) <= 2 / (400 * d) ** 4
+        assert stats.chi2.cdf(4 / 40**2, 4) < 1e-6
+
+    @pytest.mark.parametrize("place", ["before the first parameter", "between two"])
+    def test_examples_that_meet_are_refused(self, place: str) -> None:
+        torch.manual_seed(1)
+
+        def use(s: Any, x: Tensor) -> Tensor:
+            x = x[:, 0]
+            return (x - x.mean(0)) * s.scale if place.startswith("before") else x * s.scale - (x * s.scale).mean(0)
+
+        with pytest.raises(ValueError, match="depends on other examples"):
+            run(Net(None, 6, use).double(), data())
+
+    @pytest.mark.parametrize("newer", [False, True])
+    def test_products_are_not_rounded_to_tf32(self, newer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        switches: list[Any] = [matmul, cudnn.conv, cudnn.rnn]  # type: ignore[attr-defined]
+        start = [switch.fp32_precision for switch in switches]
+        on_gpu: Any = [SimpleNamespace(is_cuda=True)]
+        try:
+            if newer:
+                switches[1].fp32_precision = "ieee"
+            else:
+                matmul.allow_tf32 = True
+            before = [switch.fp32_precision for switch in switches]
+            assert "tf32" in before
+            with full_float32(on_gpu):
+                assert "tf32" not in [switch.fp32_precision for switch in switches]
+            assert [switch.fp32_precision for switch in switches] == before
+        finally:
+            if not newer:
+                matmul.allow_tf32 = False
+            for switch, value in zip(switches, start, strict=True):
+                switch.fp32_precision = value
 
     def test_refuses_groups_of_parameters_half_precision_and_missing_directions(self) -> None:
         net, batch = NETS["linear"][0](), data()
@@ -433,6 +515,20 @@ class TestPlans:
             hush.Plan(**(PLAN | {"steps": 3, "noise_multiplier": 1.0, "projections": 4} | more))
 
 
+VICTIM = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import test_projected as t
+private, losses, records = t.TestTraining().private(Path(sys.argv[1]))
+for done, (x, y) in enumerate(private.batches(records), start=1):
+    private.step(losses, x, y)
+    print("released", flush=True)
+    if done == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 class TestTraining:
     def private(self, folder: Path | None = None, **more: Any) -> tuple[hush.Private, Callable[..., Tensor], Any]:
         torch.manual_seed(0)
@@ -474,6 +570,63 @@ class TestTraining:
         for x, y in whole.batches(records):
             whole.step(losses, x, y)
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), whole.model.parameters(), strict=True))
+
+    @pytest.mark.parametrize("size", [1e-6, 1.0, 1e4, 1e30, float("inf"), float("nan")])
+    @pytest.mark.parametrize("users", [False, True])
+    def test_replayed_on_a_neighbour_a_step_moves_by_what_is_accounted(
+        self, size: float, users: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The same coins and directions, with and without one record (or user): the sum moves by C ||g|| / M."""
+        from hush import noise
+
+        sums: list[list[Tensor]] = []
+        norms: list[Tensor] = []
+        monkeypatch.setattr(noise, "add", lambda key, step, given, stds, **more: sums.append(given) or given)
+        g = torch.Generator().manual_seed(0)
+        x, y = torch.randn(300, 4, generator=g), torch.zeros(300, dtype=torch.long)
+        x[-3:] *= size
+        ids = [*range(297), 297, 297, 297] if users else None
+        grads: list[Tensor] = []
+        for kept in (300, 297) if users else (300, 299):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+            plan = hush.Plan(
+                records=300, batch=300, steps=1, noise_multiplier=1.0, projections=8, unit="user" if users else "record"
+            )
+            private = hush.Private(model, torch.optim.SGD(model.parameters(), lr=0.0), plan, key=Key.from_seed(1))
+            for batch in private.batches((x[:kept], y[:kept]), users=None if ids is None else ids[:kept]):
+                private.step(losses_of(model), *batch)
+            assert private.local.norms is not None
+            norms.append(private.local.norms[:, 0])
+            if kept == 300:
+                last = losses_of(model)(x[297:] if users else x[299:], y[297:] if users else y[299:]).sum()
+                grads = list(torch.autograd.grad(last, list(model.parameters())))
+        moved = torch.cat([(a - b).flatten() for a, b in zip(*sums, strict=True)]).norm()
+        length = torch.cat([part.flatten() for part in grads]).norm()
+        if length.isfinite() and norms[0][-1].isfinite():
+            assert moved <= min(1.0, float(norms[0][-1])) * length / norms[0][-1] * (1 + 1e-4) + 1e-4
+        else:
+            assert moved <= 1e-4
+        torch.testing.assert_close(norms[0][: len(norms[1])], norms[1], rtol=1e-4, atol=1e-6, equal_nan=True)
+
+    def test_an_empty_batch_is_a_step(self) -> None:
+        private, losses, _ = self.private()
+        for x, y in private.batches((torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))):
+            private.step(losses, x, y)
+        assert private.steps_done == 6
+
+    def test_of_a_killed_run_nothing_released_is_forgotten(self, tmp_path: Path) -> None:
+        command = [sys.executable, "-c", VICTIM.format(tests=str(Path(__file__).parent)), str(tmp_path)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        victim = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        assert victim.returncode == -signal.SIGKILL, victim.stderr
+        released = victim.stdout.count("released")
+        assert released == 4
+        charged = Ledger(tmp_path / "ledger").mechanism()
+        assert charged is not None
+        [(part, count)] = charged.parts()
+        assert part == ProjectedRelease(1.0, 8).poisson(0.2)
+        assert released <= count <= 6
 
     def test_the_engine_belongs_to_the_plan(self) -> None:
         with pytest.raises(ValueError, match="leave the engine to it"):
