@@ -1,5 +1,5 @@
 # ruff: noqa: T201
-"""All training rows on one GPU, most informative first, within a time limit.
+"""All training rows and timings on one GPU, most informative first, within a time limit.
 
     PYTHONPATH=src python experiments/gpu.py --data-dir DATA --limit 560 --out results.json
 
@@ -23,19 +23,25 @@ import torch
 from hush.experiments import results, tasks
 from hush.experiments.page import write
 from hush.experiments.rows import Row, read_all
+from hush.experiments.speed import measure
 from hush.experiments.trainer import OutOfTimeError
-from hush.experiments.training import run_row, search
+from hush.experiments.training import run_row, search, setting
 
 ORDER = (
+    "bu2021-times",
     "mnist",
     "fashion",
     "bu2019-table3",
     "bu2019-table2",
     "bu2019-table4",
+    "harder2018-classifier",
+    "harder2018-autoencoder",
+    "bu2021-accuracy",
     "abadi2016-cifar10",
     "bu2019-table1",
+    "bu2019-figure4",
     "abadi2016-mnist",
-    "harder2018-autoencoder",
+    "abadi2016-figure5",
 )
 
 
@@ -47,6 +53,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no new row is begun")
     parser.add_argument("--seeds", type=int, help="instead of each row's own number")
     parser.add_argument("--only", nargs="*", default=list(ORDER))
+    parser.add_argument("--rows", nargs="*", help="rows whose names begin so; the others are left out")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-search", action="store_true")
     parser.add_argument("--shorten", type=float, default=1.0, help="steps are multiplied by this (for a try)")
@@ -66,7 +73,15 @@ def main() -> None:
     for name in options.only:
         cached: tuple[tuple[str, float | None, int], tasks.Task] | None = None
         chosen: dict[str, dict[str, Any]] = {}
+        for timing in experiments[name].times:
+            if time.monotonic() > deadline:
+                break
+            print(f"{time.monotonic() - began:6.1f} s  {timing.name}", flush=True)
+            times = measure(timing, device, lambda text: print(text, flush=True), deadline)
+            keep(done, name, {"name": timing.name, "times": times, "setting": setting(device)}, options.out)
         for row in experiments[name].rows:
+            if options.rows and not row.name.startswith(tuple(options.rows)):
+                continue
             if time.monotonic() > deadline:
                 break
             said = f"{time.monotonic() - began:6.1f} s  {name}: {row.name} ({row.recipe})"
@@ -89,11 +104,14 @@ def main() -> None:
                 traceback.print_exc()
                 result = {"name": row.name, "recipe": row.recipe, "failed": f"{type(error).__name__}: {error}"[:500]}
             clear(device)
-            kept = [other for other in done.get(name, []) if other["name"] != row.name]
-            done[name] = [*kept, result]
-            options.out.write_text(json.dumps(done, indent=1))
+            keep(done, name, result, options.out)
             print(f"          {json.dumps({k: v for k, v in result.items() if k in SHOWN})}", flush=True)
     print(f"{time.monotonic() - began:6.1f} s  done", flush=True)
+
+
+def keep(done: dict[str, list[dict[str, Any]]], name: str, result: dict[str, Any], out: Path) -> None:
+    done[name] = [*(other for other in done.get(name, []) if other["name"] != result["name"]), result]
+    out.write_text(json.dumps(done, indent=1))
 
 
 SHOWN = (

@@ -15,8 +15,8 @@ from hush import Normalised, Plan, Private
 from hush.cli import main
 from hush.experiments import results, runner, stacked, tasks
 from hush.experiments.accounts import ACCOUNTS
-from hush.experiments.alone import mnist_network
 from hush.experiments.coordinates import Coordinates
+from hush.experiments.networks import NETWORKS, network
 from hush.experiments.page import write
 from hush.experiments.rows import Row, read, read_all
 from hush.experiments.stacked import Tape, clipped_sums
@@ -161,7 +161,7 @@ def test_every_experiment_file_is_read_and_names_what_exists():
     known = read_all(FOLDER)
     assert "bu2019-table1" in known
     for experiment in known.values():
-        assert experiment.account or experiment.rows
+        assert experiment.account or experiment.rows or experiment.times
         assert experiment.account is None or experiment.account in ACCOUNTS
         for row in experiment.rows:
             assert row.task in tasks.TASKS
@@ -211,8 +211,18 @@ def test_baselines_are_scored_without_a_plan():
         assert "epsilon" not in result
 
 
-def test_the_networks_module_has_the_stacked_ones_size():
-    assert sum(p.numel() for p in mnist_network().parameters()) == stacked.mnist_network().size == 26_010
+def test_networks_have_the_parameters_their_papers_state():
+    stated = {
+        "mnist-network": stacked.mnist_network().size,
+        "cifar-network": 623_146,
+        "text-network": 598_274 + 512,  # PyTorch's second biases
+        "alexnet": 21_598_922,
+        "vgg13": 32_394_562,
+    }
+    with torch.device("meta"):
+        found = {name: sum(p.numel() for p in network(name).parameters()) for name in NETWORKS}
+    assert found == stated
+    assert stated["mnist-network"] == 26_010
 
 
 def test_a_failed_row_never_replaces_a_number(tmp_path):

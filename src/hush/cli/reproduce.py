@@ -109,5 +109,18 @@ def _run(
                 searching=search,
                 say=lambda text: print(text, flush=True),
             )
+    for experiment in wanted:
+        if experiment.times:
+            import torch
+
+            finished = finished and runner.run_times(
+                experiment,
+                folder,
+                device=torch.device(device),
+                quick=quick,
+                deadline=deadline,
+                again=again,
+                say=lambda text: print(text, flush=True),
+            )
     write(experiments, page)
     print(f"Written: {page}" + ("" if finished else "; time ran out, run it again to go on."))

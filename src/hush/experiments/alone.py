@@ -1,63 +1,74 @@
-"""A row's models one at a time by `hush.Private` itself: for a CPU, where convolutions gain nothing from stacking."""
+"""A row's models one at a time, by `hush.Private` itself: networks that aren't stacked, and convolutions on a CPU."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hush.experiments.networks import network
 from hush.experiments.rows import Row
 from hush.experiments.tasks import Task
-from hush.experiments.trainer import OutOfTimeError
+from hush.experiments.trainer import OutOfTimeError, Records
 from hush.keys import Key
+from hush.plan import Plan
 from hush.training import Private
 
 
-def mnist_network() -> nn.Module:
-    """The network of `stacked.mnist_network` as a module."""
-    return nn.Sequential(
-        nn.Conv2d(1, 16, 8, stride=2, padding=3),
-        nn.ReLU(),
-        nn.MaxPool2d(2, 1),
-        nn.Conv2d(16, 32, 4, stride=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2, 1),
-        nn.Flatten(),
-        nn.Linear(512, 32),
-        nn.ReLU(),
-        nn.Linear(32, 10),
-    )
-
-
-MODULES = {"mnist-network": mnist_network}
-
-
 def accuracy(row: Row, task: Task, seed: int, deadline: float = math.inf) -> tuple[float, float]:
-    """Test accuracy in percent and seconds of one seed, trained with plain SGD by the row's plan."""
+    """Test accuracy in percent and seconds of one seed, trained by the row's plan, or plainly where it has none."""
+    if row.momentum or row.final != 1 or row.average or row.weight_decay or row.copies != 1:
+        raise ValueError(f"The row {row.name!r} has more than a learning rate; train it stacked.")
     plan = row.plan(len(task.train), task.beside)
-    if plan is None or row.adam or row.final != 1:
-        raise ValueError(f"The row {row.name!r} isn't plain private SGD; train it stacked.")
     torch.manual_seed(seed)
-    model = MODULES[row.model]()
-    optimiser = torch.optim.SGD(model.parameters(), lr=row.lr, momentum=row.momentum)
+    model = network(row.model).to(task.train.x.device)
+    optimiser: torch.optim.Optimizer = (
+        torch.optim.Adam(model.parameters(), lr=row.lr) if row.adam else torch.optim.SGD(model.parameters(), lr=row.lr)
+    )
+    began = time.monotonic()
+    steps = _plain(row, task, model, optimiser) if plan is None else _private(plan, task, model, optimiser, seed)
+    for done in steps:
+        if time.monotonic() > deadline:
+            raise OutOfTimeError(f"Stopped after {done} of {row.length(len(task.train))} steps.")
+    right = _right(model, task.test)  # waits for the device
+    return 100 * right / len(task.test), time.monotonic() - began
+
+
+def _private(plan: Plan, task: Task, model: nn.Module, optimiser: torch.optim.Optimizer, seed: int) -> Iterator[int]:
     private = Private(model, optimiser, plan, key=Key.from_seed(seed))
-    images, tests = (part.x[:, 0].movedim(3, 1).contiguous() for part in (task.train, task.test))
 
     def losses(x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(model(x), y, reduction="none")
 
-    began = time.monotonic()
-    for x, y in private.batches((images, task.train.y)):
+    for x, y in private.batches((inputs(task.train), task.train.y)):
         private.step(losses, x, y)
-        if time.monotonic() > deadline:
-            raise OutOfTimeError(f"Stopped after {private.steps_done} of {plan.steps} steps.")
-    seconds = time.monotonic() - began
-    with torch.no_grad():
-        right = [
-            (model(x).argmax(1) == y).sum().item()
-            for x, y in zip(tests.split(1000), task.test.y.split(1000), strict=True)
-        ]
-    return 100 * sum(right) / len(tests), seconds
+        yield private.steps_done
+
+
+def _plain(row: Row, task: Task, model: nn.Module, optimiser: torch.optim.Optimizer) -> Iterator[int]:
+    x, y = inputs(task.train), task.train.y
+    batch = round(row.batch)
+    order = torch.empty(0, dtype=torch.long)
+    for step in range(row.length(len(x))):
+        if len(order) < batch:
+            order = torch.randperm(len(x))
+        part, order = order[:batch].to(x.device), order[batch:]
+        optimiser.zero_grad()
+        F.cross_entropy(model(x[part]), y[part]).backward()
+        optimiser.step()
+        yield step + 1
+
+
+def inputs(records: Records) -> Tensor:
+    """Images (N, 1, H, W, C) as modules take them, (N, C, H, W); numbers of words as they are."""
+    return records.x[:, 0].movedim(3, 1).contiguous() if records.x.dim() == 5 else records.x
+
+
+@torch.no_grad()
+def _right(model: nn.Module, test: Records) -> int:
+    found = [(model(x).argmax(1) == y).sum() for x, y in zip(inputs(test).split(1000), test.y.split(1000), strict=True)]
+    return int(torch.stack(found).sum())

@@ -10,6 +10,7 @@ from typing import Any
 
 from hush.accounting import Gaussian, Mechanism, calibrate
 from hush.clipping import Clipping, Flat, Normalised
+from hush.experiments.speed import Timing
 from hush.experiments.trainer import Recipe
 from hush.methods.expansion import Expansion
 from hush.plan import Plan
@@ -163,6 +164,7 @@ class Experiment:
     rows: tuple[Row, ...] = ()
     account: str | None = None
     """The name of the accounting in `hush.experiments.accounts`, where there is one."""
+    times: tuple[Timing, ...] = ()
 
 
 def read(path: Path) -> Experiment:
@@ -170,8 +172,9 @@ def read(path: Path) -> Experiment:
     data = tomllib.loads(path.read_text("utf-8"))
     shared = data.pop("shared", {})
     rows = tuple(_row(path, shared | row) for row in data.pop("rows", []))
-    _known(path, data, Experiment, without={"name", "rows"})
-    return Experiment(name=path.stem, rows=rows, **data)
+    times = tuple(_timing(path, timing) for timing in data.pop("times", []))
+    _known(path, data, Experiment, without={"name", "rows", "times"})
+    return Experiment(name=path.stem, rows=rows, times=times, **data)
 
 
 def read_all(folder: Path) -> dict[str, Experiment]:
@@ -185,6 +188,12 @@ def read_all(folder: Path) -> dict[str, Experiment]:
 def _row(path: Path, data: dict[str, Any]) -> Row:
     _known(path, data, Row, without=set())
     return Row(**data)
+
+
+def _timing(path: Path, data: dict[str, Any]) -> Timing:
+    _known(path, data, Timing, without=set())
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    return Timing(**values)
 
 
 def _known(path: Path, data: dict[str, Any], kind: type, without: set[str]) -> None:

@@ -84,6 +84,34 @@ def run_rows(
     return True
 
 
+def run_times(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    device: torch.device,
+    quick: bool,
+    deadline: float,
+    again: bool,
+    say: Say,
+) -> bool:
+    """The timings that have no result yet; quick ones on small batches.  False when the time ran out."""
+    from hush.experiments.speed import measure
+    from hush.experiments.training import setting
+
+    done = {row["name"] for row in results.load(folder, experiment.name)["rows"] if "times" in row}
+    for timing in experiment.times:
+        if timing.name in done and not again:
+            say(f"{experiment.name}: {timing.name}: there is a result already")
+            continue
+        if time.monotonic() > deadline:
+            return False
+        say(f"{experiment.name}: {timing.name}")
+        tried = replace(timing, batch=4, projections=(1,)) if quick else timing
+        found = {"name": timing.name, "times": measure(tried, device, say, deadline), "setting": setting(device)}
+        results.keep_row(folder, experiment.name, found)
+    return True
+
+
 def _quick(row: Row, task: Task) -> Row:
     """Fewer records and steps: shows that the row runs, not what it reaches."""
     records = len(task.train)

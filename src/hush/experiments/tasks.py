@@ -197,6 +197,16 @@ def _tokens(found: DataSet, device: torch.device) -> Pair:
     return _both(found, device, lambda part: torch.from_numpy(part.x.astype(np.int64)).to(device), _labels)
 
 
+def _last_words(found: DataSet, device: torch.device) -> Pair:
+    """The last 150 words, those beyond the 8,185 most frequent numbers taken as unknown (2), as Bu et al. 2021."""
+
+    def prepared(part: Split) -> Tensor:
+        x = torch.from_numpy(part.x[:, -150:].astype(np.int64)).to(device)
+        return torch.where(x < 8185, x, 2)
+
+    return _both(found, device, prepared, _labels)
+
+
 def _weighted_words(found: DataSet, device: torch.device, words: int = 3000) -> Pair:
     """Which of the most frequent words occur, weighted by the root of their rank (rarer words say more), length one."""
     weights = torch.arange(words, device=device).sub(3).clamp_min(0).float().sqrt()
@@ -233,7 +243,10 @@ def _pixels(found: DataSet, device: torch.device) -> Pair:
 
 
 def _directions(found: DataSet, device: torch.device, noise: float | None, seed: int, count: int) -> Task:
-    """Private principal directions (Abadi et al. 2016), released once for all models trained together."""
+    """Private principal directions (Abadi et al. 2016), released once for all models trained together.
+
+    Images are scaled to length one for the directions' sake only; the network sees their coordinates as they are.
+    """
     from hush.methods.pca import PCA
 
     def flat(part: Split) -> NDArray[np.float64]:
@@ -243,9 +256,7 @@ def _directions(found: DataSet, device: torch.device, noise: float | None, seed:
     across = torch.from_numpy(pca.components_.T).float()
 
     def prepared(part: Split) -> Tensor:
-        x = torch.from_numpy(flat(part)).float()
-        lengths: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-        return ((x / lengths.clamp_min(1e-6)) @ across)[:, None].to(device)
+        return (torch.from_numpy(flat(part)).float() @ across)[:, None].to(device)
 
     train, test = _both(found, device, prepared, _labels)
     return Task(train, test, pca.mechanism)
@@ -258,10 +269,12 @@ TASKS: dict[str, tuple[str, Callable[[DataSet, torch.device], Pair]]] = {
     "fashion-scattering": ("fashion_mnist", _grey_scattering),
     "usps-scattering": ("usps", _grey_scattering),
     "usps-pixels": ("usps", _pixels),
+    "cifar10": ("cifar10", _images),
     "cifar10-scattering": ("cifar10", _colour_scattering),
     "adult": ("adult", _rows),
     "adult-tenth": ("adult", _tenth),
     "imdb-tokens": ("imdb", _tokens),
+    "imdb-last-words": ("imdb", _last_words),
     "imdb-words": ("imdb", _weighted_words),
     "movielens-classes": ("movielens", _classes_of_ratings),
     "movielens": ("movielens", _centred_ratings),

@@ -50,43 +50,20 @@ def run_row(
     if row.recipe == "baseline":
         return _baseline(row, task, device)
     count = seeds or row.seeds
-    if device.type == "cpu" and row.recipe == "paper" and row.model in alone.MODULES and not row.watch:
+    if row.model in ("cifar-network", "text-network") or (
+        device.type == "cpu" and row.recipe == "paper" and row.model == "mnist-network" and not row.watch
+    ):
         return _one_by_one(row, task, device, count, deadline)
     curve: Result = {"epochs": [], "test": [], "train": []}
     every = max(1, round(row.watch * len(task.train) / row.batch)) if row.watch else 0
     trained = _train(task, row, [row], range(count), deadline, partial(_note, row, task, curve), every)
-    plan = row.plan(len(task.train), task.beside)
     score = scores(row.metric, trained.model, trained.averages if row.average else trained.weights, task.test)
-    result: Result = {
-        "name": row.name,
-        "recipe": row.recipe,
-        "metric": row.metric,
-        "scores": [round(value, 4) for value in score],
-        "mean": round(mean(score), 4),
-        "deviation": round(stdev(score), 4) if count > 1 else None,
-        "steps": trained.steps,
-        "batch": row.batch,
-        "seconds": round(trained.seconds, 2),
-        "captured": trained.captured,
-        "lr": row.lr,
-        "clip": row.clip,
-        "setting": setting(device),
-    }
+    result = _result(row, score, trained.steps, trained.seconds, device) | {"captured": trained.captured}
     if row.average:
         result["last"] = round(mean(scores(row.metric, trained.model, trained.weights, task.test)), 4)
     if row.watch:
         result["curve"] = curve
-    if row.recipe == "unsound":
-        return result
-    if plan is not None:
-        promise = plan.promise()
-        result |= {
-            "noise": plan.noise_multiplier,
-            "delta": plan.delta,
-            "epsilon": promise.upper,
-            "neighbours": plan.neighbours.value,
-        }
-    return result
+    return result | _promise(row, task)
 
 
 def _note(row: Row, task: Task, curve: Result, step: int, trainer: Trainer) -> None:
@@ -101,22 +78,37 @@ def _note(row: Row, task: Task, curve: Result, step: int, trainer: Trainer) -> N
 def _one_by_one(row: Row, task: Task, device: torch.device, count: int, deadline: float) -> Result:
     found = [alone.accuracy(row, task, seed, deadline) for seed in range(count)]
     score = [each for each, _ in found]
-    plan = row.plan(len(task.train), task.beside)
-    assert plan is not None
+    result = _result(row, score, row.length(len(task.train)), sum(seconds for _, seconds in found), device)
+    return result | {"by": "hush.Private" if row.recipe != "plain" else "PyTorch"} | _promise(row, task)
+
+
+def _result(row: Row, score: list[float], steps: int, seconds: float, device: torch.device) -> Result:
+    """What every row says of itself."""
+    finite = all(math.isfinite(value) for value in score)
+    if not finite:
+        raise ValueError(f"The row {row.name!r} diverged: its scores are {score}; lower its learning rate.")
     return {
         "name": row.name,
         "recipe": row.recipe,
         "metric": row.metric,
         "scores": [round(value, 4) for value in score],
         "mean": round(mean(score), 4),
-        "deviation": round(stdev(score), 4) if count > 1 else None,
-        "steps": plan.steps,
+        "deviation": round(stdev(score), 4) if len(score) > 1 else None,
+        "steps": steps,
         "batch": row.batch,
-        "seconds": round(sum(seconds for _, seconds in found), 2),
+        "seconds": round(seconds, 2),
         "lr": row.lr,
         "clip": row.clip,
-        "by": "hush.Private",
         "setting": setting(device),
+    }
+
+
+def _promise(row: Row, task: Task) -> Result:
+    """What is certified of the row; nothing where nothing is promised."""
+    plan = row.plan(len(task.train), task.beside)
+    if plan is None or row.recipe == "unsound":
+        return {}
+    return {
         "noise": plan.noise_multiplier,
         "delta": plan.delta,
         "epsilon": plan.promise().upper,
@@ -127,17 +119,7 @@ def _one_by_one(row: Row, task: Task, device: torch.device, count: int, deadline
 def _baseline(row: Row, task: Task, device: torch.device) -> Result:
     began = time.monotonic()
     found = baselines.score(row.model, task.train, task.test)
-    return {
-        "name": row.name,
-        "recipe": row.recipe,
-        "metric": row.metric,
-        "scores": [round(found, 4)],
-        "mean": round(found, 4),
-        "deviation": None,
-        "steps": 0,
-        "seconds": round(time.monotonic() - began, 2),
-        "setting": setting(device),
-    }
+    return _result(row, [found], 0, time.monotonic() - began, device)
 
 
 def search(row: Row, task: Task, deadline: float = math.inf) -> tuple[Row, list[Result]]:
