@@ -47,8 +47,8 @@ def in_place(build: Callable[..., captured.Program]) -> Callable[..., captured.P
     def static(run: captured.Run) -> captured.Run:
         held: list[Tensor] = []
 
-        def replay(*tensors: Tensor) -> list[Tensor]:
-            made = run(*tensors)
+        def replay(*arguments: Any) -> list[Tensor]:
+            made = run(*arguments)
             held[:] = held or [x.clone() for x in made]
             for place, new in zip(held, made, strict=True):
                 place.copy_(new)
@@ -58,7 +58,7 @@ def in_place(build: Callable[..., captured.Program]) -> Callable[..., captured.P
 
     def built(*arguments: Any) -> captured.Program:
         program = build(*arguments)
-        return captured.Program(program.capacity, static(program.first), static(program.second), program.notes)
+        return captured.Program(program.capacity, static(program.run), program.notes)
 
     return built
 

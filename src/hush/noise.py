@@ -106,5 +106,5 @@ def _hardened(key: Key, step: int, sums: Sequence[Tensor], stds: Sequence[float]
 def _check(targets: Sequence[object], stds: Sequence[float]) -> None:
     if len(targets) != len(stds):
         raise ValueError(f"Each tensor has its standard deviation, got {len(targets)} tensors and {len(stds)} numbers.")
-    for std in stds:
+    for std in set(stds):
         check_positive("A standard deviation", std)

@@ -39,6 +39,7 @@ from hush.batches import batches as drawn_batches
 from hush.clipping import votes
 from hush.gradients import Engine, Memory, clipped_sum, refuse
 from hush.gradients.check import named, refuse_memories
+from hush.gradients.engines import Weights
 from hush.keys import Key
 from hush.ledger import BudgetExceededError, Ledger, Spent
 from hush.local import Local
@@ -174,14 +175,13 @@ class Private:
 
         `losses(*batch)` gives one loss per example and may be called on parts of the batch.
         """
-        drawn = self._pending
-        if drawn is None:
-            raise ValueError("A step needs a batch of its own; take one from batches() for every step.")
-        self.spending.check_process()
-        leaves, shape = tree_flatten(batch)
+        drawn = self.in_hand()
+        if all(isinstance(part, Tensor) for part in batch):
+            leaves, on_leaves = list(batch), losses
+        else:
+            leaves, shape = tree_flatten(batch)
+            on_leaves = self._on_leaves(losses, shape)
         check_size(leaves, len(drawn.draw))
-        flat = len(leaves) == len(batch) and all(a is b for a, b in zip(leaves, batch, strict=True))
-        on_leaves = losses if flat else self._on_leaves(losses, shape)
         if not self._checked and len(drawn.draw) > 1:
             refuse_memories(self.model, on_leaves, leaves)
             self._checked = True
@@ -203,7 +203,7 @@ class Private:
             on_leaves,
             leaves,
             groups=groups,
-            weigh=lambda norms: plan.clip.weigh(norms, limits()),
+            weigh=Weights(plan.clip.weigh, limits),
             units=units,
             engine=engine_at(self.engine, self.key, step, parameters, self._watch.roundoff),
             microbatch=self.microbatch,
@@ -219,6 +219,29 @@ class Private:
         self._release(step, parameters, groups, plan.stds(step, names, self.threshold), found.sums)
         self._count(step, found.norms, thresholds)
         self.optimiser.step()
+        self.follow(step)
+
+    # For methods that make the steps in their own way (`hush.methods.mac`)
+
+    def in_hand(self) -> Batch:
+        """The batch that the next step is made on; refused where there is none, and in a fork of the process."""
+        if self._pending is None:
+            raise ValueError("A step needs a batch of its own; take one from batches() for every step.")
+        self.spending.check_process()
+        return self._pending
+
+    def release(self, sums: Sequence[Tensor]) -> list[Tensor]:
+        """Sums over the batch in hand, to which a unit adds at most the plan's one threshold in all, with its noise.
+
+        Uses the batch up: a step's noise is used once.
+        """
+        drawn = self.in_hand()
+        (std,) = self.plan.stds(drawn.step, self._names, self.threshold)
+        self._pending = None
+        return noise.add(self.key, drawn.step, sums, [std] * len(sums))
+
+    def follow(self, step: int) -> None:
+        """What comes after the optimiser has moved: the scheduler's step and the average."""
         if self.scheduler is not None:
             self.scheduler.step()
         if self.average is not None:

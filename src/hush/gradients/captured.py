@@ -1,9 +1,10 @@
-"""The ghost engine as a program: traced once, compiled, and on a GPU replayed as a CUDA graph.
+"""The ghost engine as one program: traced once, compiled, and on a GPU replayed as a CUDA graph.
 
-Both halves of the engine (norms and factors; weighted sums) are traced into flat graphs of tensor operations, with the
-backward pass inside, so that the compiler can fuse across all of it. Between the halves the weights are computed as
-always. A program has one batch size, its *capacity*: smaller batches are padded with copies of their first example that
-get weight zero, larger ones go through in several rounds. Nothing is ever left out.
+Norms and factors, the weights, and the weighted sums are traced into one flat graph of tensor operations, with the
+backward pass inside, so that the compiler can fuse across all of it. What changes from step to step (the batch, how
+much of it is padding, the thresholds) are its inputs. A program has one batch size, its *capacity*: smaller batches
+are padded with copies of their first example that get weight zero, larger ones go through in several rounds. Nothing is
+ever left out.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hush.gradients import ghost
-from hush.gradients.engines import ClippedSum, Groups, Losses, Memory, Weigh, count
-from hush.gradients.factors import Factor, tensors_of, with_tensors
+from hush.gradients.engines import ClippedSum, Groups, Losses, Memory, Weigh, Weights, count
 
-Run = Callable[..., list[Tensor]]
+Run = Callable[[Sequence[Tensor], int, Sequence[float]], list[Tensor]]
+"""(the batch's tensors, how many examples they hold, thresholds) to [norms, losses, whether a norm isn't finite, sums]
+
+The norms and losses of what is padding are in it, too.
+"""
 
 
 class NotCapturable(Exception):
@@ -39,11 +43,10 @@ _LAST_TRY = 64
 
 @dataclass(frozen=True)
 class Program:
-    """Compiled halves for batches of `capacity` examples: `first` gives norms, losses, factors; `second` the sums."""
+    """The clipped sum of up to `capacity` examples."""
 
     capacity: int
-    first: Run
-    second: Run
+    run: Run
     notes: tuple[str, ...]
 
 
@@ -59,37 +62,37 @@ def captured_sum(
 ) -> ClippedSum:
     """The clipped sum by the program for this loss function, built at the first call."""
     n = count(batch)
+    weights = weigh if isinstance(weigh, Weights) else Weights(lambda norms, _: weigh(norms), lambda: ())
+    owner = getattr(weights.rule, "__self__", weights.rule) if weights is weigh else weigh
     # a program reads the parameters where they were: others, moved or converted ones, need another
     where = tuple((id(p), p.data_ptr(), p.dtype) for p in parameters)
     shapes = tuple((tuple(x.shape[1:]), x.dtype, x.device) if isinstance(x, Tensor) else x for x in batch)
-    key = (id(losses), shapes, where, tuple(map(tuple, groups)))
+    key = (id(losses), id(owner), shapes, where, tuple(map(tuple, groups)))
     program = memory.programs.get(key)
     if program is None or (isinstance(program, NotCapturable) and program.due()):
         sample = tuple(_padded(x[:capacity], capacity) if isinstance(x, Tensor) else x for x in batch)
-        built = _built(parameters, losses, sample, groups, memory, compile)
+        built = _built(parameters, losses, sample, groups, weights, memory, compile)
         if isinstance(program, NotCapturable) and isinstance(built, NotCapturable):
             built.calls = program.calls
         program = memory.programs[key] = built
-        memory.kept.append((losses, tuple(parameters)))  # their ids stay their own
+        memory.kept.append((losses, owner, tuple(parameters)))  # their ids stay their own
     if isinstance(program, NotCapturable):
         raise program
-    sums: list[Tensor] = []
-    all_norms, all_values = [], []
+    limits = tuple(weights.limits())
+    tensors = [x for x in batch if isinstance(x, Tensor)]
+    if n <= capacity:
+        norms, values, spoiled, *sums = program.run(tensors, n, limits)
+        return ClippedSum(sums, norms[:n].clone(), values[:n].clone(), program.notes, spoiled)
+    total: list[Tensor] = []
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
     for start in range(0, n, capacity):
-        stop = min(start + capacity, n)
-        piece = [_padded(x[start:stop], capacity) for x in batch if isinstance(x, Tensor)]
-        norms, values, *parts = program.first(*piece)
-        weights = weigh(norms[: stop - start])
-        if stop - start < capacity:
-            weights = torch.cat([weights, weights.new_zeros(capacity - (stop - start), weights.shape[1])])
-        more = program.second(weights, *parts)
-        if n <= capacity:
-            sums = more
-            return ClippedSum(sums, norms[:n].clone(), values[:n].clone(), program.notes)
-        sums = [total + extra for total, extra in zip(sums, more, strict=True)] if sums else [x.clone() for x in more]
-        all_norms.append(norms[: stop - start].clone())
-        all_values.append(values[: stop - start].clone())
-    return ClippedSum(sums, torch.cat(all_norms), torch.cat(all_values), program.notes)
+        piece = [x[start : start + capacity] for x in tensors]
+        size = len(piece[0])
+        norms, values, spoiled, *sums = program.run(piece, size, limits)
+        total = [a + b for a, b in zip(total, sums, strict=True)] if total else [x.clone() for x in sums]
+        seen.append((norms[:size].clone(), values[:size].clone(), spoiled.clone().reshape(1)))
+    norms, values, spoiled = (torch.cat(column) for column in zip(*seen, strict=True))
+    return ClippedSum(total, norms, values, program.notes, spoiled.any())
 
 
 def _built(*arguments: Any) -> Program | NotCapturable:
@@ -110,85 +113,98 @@ def build(
     losses: Losses,
     batch: Sequence[Any],
     groups: Groups,
+    weigh: Weights,
     memory: Memory,
     compile: bool,
 ) -> Program:
-    """Trace both halves on a batch of the program's size, compile them, and capture them on a GPU."""
+    """Trace the computation on a batch of the program's size, compile it, and capture it on a GPU."""
     capacity = count(batch)
     is_tensor = [isinstance(x, Tensor) for x in batch]
     inputs = [x for x in batch if isinstance(x, Tensor)]
-    shape: list[dict[int, list[Factor]]] = []
 
-    def first(*tensors: Tensor) -> list[Tensor]:
+    def whole(size: Tensor, limits: Tensor, *tensors: Tensor) -> list[Tensor]:
         rest = iter(tensors)
         full = [next(rest) if flag else x for flag, x in zip(is_tensor, batch, strict=True)]
         found = ghost.prepare(parameters, losses, full, groups, None, memory)
         if any(note.startswith("parameter ") for note in found.notes):
             raise NotCapturable("some parameters take a slower path")
-        shape[:] = [found.factors]
-        return [found.norms, found.values, *(t for k in found.factors for f in found.factors[k] for t in tensors_of(f))]
+        with torch.no_grad():
+            real = torch.arange(capacity, device=found.norms.device) < size
+            weights = torch.where(real[:, None], weigh.rule(found.norms, limits), 0.0)
+            sums = ghost.finish(parameters, found.factors, groups, weights)
+            return [found.norms, found.values, ~found.norms.isfinite().all(), *sums]
 
-    def second(weights: Tensor, *tensors: Tensor) -> list[Tensor]:
-        rest = iter(tensors)
-        factors = {k: [with_tensors(f, rest) for f in found] for k, found in shape[0].items()}
-        return ghost.finish(parameters, factors, groups, weights)
-
-    warm = first(*inputs)  # learns the layouts outside the trace
-    weights = torch.ones_like(warm[0])
+    dtype = whole(*_numbers(capacity, [1.0] * len(groups), inputs[0]), *inputs)[0].dtype  # learns the layouts, too
+    numbers = _numbers(capacity, weigh.limits(), inputs[0], dtype)
     notes = ["ghost"]
     from torch._dynamo import config as dynamo  # here, since it takes a second to import
 
     # A model that the user compiled is traced as written, and compiled with everything around it.
     with torch.enable_grad(), dynamo.patch(error_on_nested_fx_trace=False):
-        traced = make_fx(first)(*inputs)
-    parts = warm[2:]
-    with torch.no_grad():
-        traced_second = make_fx(second)(weights, *parts)
-    run_first: Run = traced
-    run_second: Run = traced_second
+        traced = make_fx(whole)(*numbers, *inputs)
+    run: Callable[..., list[Tensor]] = traced
     if compile:
         try:
-            run_first = torch.compile(traced, fullgraph=True, dynamic=False)
-            run_second = torch.compile(traced_second, fullgraph=True, dynamic=False)
+            run = torch.compile(traced, fullgraph=True, dynamic=False)
             with torch.no_grad():
-                run_second(weights, *run_first(*inputs)[2:])
+                run(*numbers, *inputs)
             notes.append("compiled")
         except Exception as error:  # the compiler is a large thing, and whatever stops it, the graph can go on without
-            run_first, run_second = traced, traced_second
+            run = traced
             notes.append(f"not compiled: {_first_line(error)}")
-    run_first, run_second = _without_grad(run_first), _without_grad(run_second)
-    if inputs[0].is_cuda:
-        run_first = _graph(run_first, inputs)
-        made = run_first(*inputs)
-        run_second = _graph(run_second, [weights], made[2:])
-        notes.append("captured in CUDA graphs")
-    return Program(capacity, run_first, run_second, tuple(notes))
+    if not inputs[0].is_cuda:
+        return Program(capacity, _plain(run, capacity, dtype), tuple(notes))
+    return Program(capacity, _graph(run, numbers, inputs), (*notes, "captured in a CUDA graph"))
 
 
-def _without_grad(run: Run) -> Run:
-    def quiet(*tensors: Tensor) -> list[Tensor]:
+def _numbers(
+    size: int, limits: Sequence[float], beside: Tensor, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """What a program is told of a step beside its batch, as tensors."""
+    return torch.tensor(size, device=beside.device), torch.tensor(list(limits), dtype=dtype, device=beside.device)
+
+
+def _plain(run: Callable[..., list[Tensor]], capacity: int, dtype: torch.dtype) -> Run:
+    """The program as it is."""
+
+    def padded(tensors: Sequence[Tensor], size: int, limits: Sequence[float]) -> list[Tensor]:
         with torch.no_grad():
-            return list(run(*tensors))
+            return list(
+                run(*_numbers(size, limits, tensors[0], dtype), *(_padded(x[:size], capacity) for x in tensors))
+            )
 
-    return quiet
+    return padded
 
 
-def _graph(run: Run, inputs: Sequence[Tensor], fixed: Sequence[Tensor] = ()) -> Run:
-    """Replay `run(*inputs, *fixed)` as a CUDA graph; `fixed` are other graphs' outputs, read in place."""
+@torch.no_grad()
+def _graph(run: Callable[..., list[Tensor]], numbers: tuple[Tensor, Tensor], inputs: Sequence[Tensor]) -> Run:
+    """The program replayed as a CUDA graph: it always reads in the same places and writes in the same ones."""
+    size_now, limits_now = numbers
     static = [x.clone() for x in inputs]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(3):
-            run(*static, *fixed)
+        run(*numbers, *static)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        outputs = run(*static, *fixed)
+        outputs = list(run(*numbers, *static))
+    told: list[Any] = [len(static[0]), tuple(limits_now.tolist())]
 
-    def replay(*tensors: Tensor) -> list[Tensor]:
-        for held, new in zip(static, tensors, strict=False):
-            held.copy_(new)
+    @torch.no_grad()
+    def replay(tensors: Sequence[Tensor], size: int, limits: Sequence[float]) -> list[Tensor]:
+        for held, new in zip(static, tensors, strict=True):
+            if size == len(held):
+                held.copy_(new)
+            else:
+                held[:size].copy_(new)
+                held[size:].copy_(new[:1])
+        if size != told[0]:
+            told[0] = size
+            size_now.fill_(size)
+        if limits != told[1]:
+            told[1] = limits
+            limits_now.copy_(torch.tensor(limits, dtype=limits_now.dtype))
         graph.replay()
         return outputs
 

@@ -32,6 +32,20 @@ Groups = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True)
+class Weights:
+    """Weights of the norms by thresholds that may change from step to step and depend on what the engine met.
+
+    A captured program takes the thresholds as inputs; of any other function of the norms it makes a part of itself.
+    """
+
+    rule: Callable[[Tensor, Any], Tensor]
+    limits: Callable[[], Sequence[float]]
+
+    def __call__(self, norms: Tensor) -> Tensor:
+        return self.rule(norms, self.limits())
+
+
+@dataclass(frozen=True)
 class Loop:
     """One unit at a time: slow, and right wherever autograd is."""
 
@@ -119,6 +133,8 @@ class ClippedSum:
     norms: Tensor
     losses: Tensor
     notes: tuple[str, ...] = ()
+    spoiled: Tensor | None = None
+    """Whether a norm isn't finite, where the engine knows already."""
 
 
 def clipped_sum(
@@ -263,7 +279,7 @@ def _part(
     if units is not None:
         own = torch.unique(units[part], return_inverse=True)[1]
     first = result = _run(parameters, losses, here, groups, weigh, own, engine, memory)
-    while not math.isfinite(float(result.norms.sum())):
+    while _spoiled(result):
         finite = torch.isfinite(result.norms).all(1)
         if bool(finite.all()):
             break  # only their sum overflowed
@@ -276,6 +292,11 @@ def _part(
         own = None if own is None else torch.unique(own[good.cpu()], return_inverse=True)[1]
         result = _run(parameters, losses, here, groups, weigh, own, engine, memory)
     return ClippedSum(result.sums, first.norms, first.losses, first.notes)
+
+
+def _spoiled(result: ClippedSum) -> bool:
+    """Whether some norm may not be finite; waits for the device."""
+    return not math.isfinite(float(result.norms.sum())) if result.spoiled is None else bool(result.spoiled)
 
 
 def _run(

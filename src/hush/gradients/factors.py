@@ -16,7 +16,7 @@ gradients, written out). A parameter that was used several times has several fac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -164,22 +164,6 @@ def take(factor: Factor, example: int) -> Tensor:
     if isinstance(factor, Rows):
         return formed(replace(factor, index=factor.index[piece], values=factor.values[piece]))[0]
     return formed(replace(factor, compact=factor.a[piece], b=factor.b[piece], unfold=None))[0]
-
-
-def tensors_of(factor: Factor) -> list[Tensor]:
-    """The factor's tensors, in a fixed order."""
-    if isinstance(factor, Formed):
-        return [factor.grads]
-    return [factor.index, factor.values] if isinstance(factor, Rows) else [factor.compact, factor.b]
-
-
-def with_tensors(factor: Factor, tensors: Iterator[Tensor]) -> Factor:
-    """The same factor holding other tensors, taken from `tensors` in the order of `tensors_of`."""
-    if isinstance(factor, Formed):
-        return Formed(next(tensors))
-    if isinstance(factor, Rows):
-        return replace(factor, index=next(tensors), values=next(tensors))
-    return replace(factor, compact=next(tensors), b=next(tensors))
 
 
 def wide(x: Tensor) -> Tensor:

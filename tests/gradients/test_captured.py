@@ -1,0 +1,66 @@
+"""The ghost engine as one program: any batch size, thresholds that change, records that can't be summed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hush.clipping import Flat, Normalised, PerLayer
+from hush.clipping.base import Clipping
+from hush.gradients import Auto, ClippedSum, Loop, Memory, clipped_sum
+from hush.gradients.engines import Weights
+
+NET = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+NAMES = [name for name, _ in NET.named_parameters()]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+
+
+def losses(x: Tensor) -> Tensor:
+    return NET(x).square().sum(1)
+
+
+def examples(count: int, device: str = "cpu") -> Tensor:
+    x = torch.randn(count, 3, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    return (x * torch.linspace(0.1, 3, count, dtype=torch.float64)[:, None]).to(device)
+
+
+def summed(
+    x: Tensor, clip: Clipping, limits: tuple[float, ...], engine: Any, memory: Memory | None = None
+) -> ClippedSum:
+    parameters = list(NET.to(x.device).parameters())
+    weigh = Weights(clip.weigh, lambda: limits)
+    return clipped_sum(parameters, losses, (x,), groups=clip.groups(NAMES), weigh=weigh, engine=engine, memory=memory)
+
+
+def assert_equal(one: ClippedSum, other: ClippedSum) -> None:
+    for a, b in zip(one.sums, other.sums, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(one.norms, other.norms, rtol=1e-10, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("clip", [Flat(1.0), Normalised(1.0), PerLayer(1.0)], ids=lambda clip: clip.kind)
+def test_one_program_serves_all_sizes_and_thresholds(clip: Clipping, device: str) -> None:
+    memory = Memory(capacity=8)
+    groups = len(clip.groups(NAMES))
+    for count, limit in [(8, 1.0), (3, 1.0), (8, 0.25), (5, 2.0), (8, 1.0), (19, 0.5), (1, 0.5)]:
+        limits = tuple(limit * (1 + k) for k in range(groups))
+        x = examples(count, device)
+        found = summed(x, clip, limits, Auto(compile=False), memory)
+        assert "not captured" not in " ".join(found.notes)
+        assert_equal(found, summed(x, clip, limits, Loop()))
+    assert len(memory.programs) == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_a_larger_batch_left_behind_is_not_in_the_next(device: str) -> None:
+    memory, clip = Memory(capacity=8), Flat(1.0)
+    spoiled = examples(8, device)
+    spoiled[5] = torch.inf
+    for x in (spoiled, examples(3, device), spoiled[4:7]):
+        found = summed(x, clip, (1.0,), Auto(compile=False), memory)
+        assert_equal(found, summed(x, clip, (1.0,), Loop()))
+        assert all(bool(total.isfinite().all()) for total in found.sums)
