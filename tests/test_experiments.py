@@ -80,6 +80,23 @@ def test_stacked_models_clip_as_the_loop_does(case):
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
 
 
+def test_half_precision_inputs_are_clipped_like_others_but_for_rounding():
+    model = stacked.scattering_network(5, 4, width=6)
+    generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+    parameters = model.start(generators, torch.device("cpu"))
+    x = torch.randn(2, 3, 2, 4, 4, 5, generator=generators[0]).half()
+    y = torch.randint(0, 10, (2, 3), generator=generators[0])
+
+    def found(inputs):
+        return clipped_sums(
+            model.forward, parameters, cross_entropy, inputs, y, lambda norms: 0.7 / norms.clamp_min(0.7)
+        )
+
+    halves, floats = found(x), found(x.float())
+    for name, value in floats.items():
+        torch.testing.assert_close(halves[name], value, rtol=0.01, atol=2e-3)
+
+
 @pytest.mark.parametrize("classes", [10, None])
 def test_stacked_coordinates_are_those_of_the_method(classes):
     """One of the stacked models as a module: `hush.methods.mac` finds the same coordinates and clipped sums."""

@@ -14,6 +14,7 @@ from hush.experiments.networks import network
 from hush.experiments.rows import Row
 from hush.experiments.tasks import Task
 from hush.experiments.trainer import OutOfTimeError, Records
+from hush.gradients import Auto
 from hush.keys import Key
 from hush.plan import Plan
 from hush.training import Private
@@ -39,7 +40,8 @@ def accuracy(row: Row, task: Task, seed: int, deadline: float = math.inf) -> tup
 
 
 def _private(plan: Plan, task: Task, model: nn.Module, optimiser: torch.optim.Optimizer, seed: int) -> Iterator[int]:
-    private = Private(model, optimiser, plan, key=Key.from_seed(seed))
+    # compiling takes longer than it saves in runs as short as these
+    private = Private(model, optimiser, plan, key=Key.from_seed(seed), engine=Auto(compile=False))
 
     def losses(x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(model(x), y, reduction="none")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hush.experiments import results
+from hush.experiments import pictures, results
 from hush.experiments.rows import Experiment, Row, read_all
+from hush.experiments.speed import Timing
 
 _PAPERS = {
     "bu2019": "Bu, Dong, Long and Su 2019: Deep learning with Gaussian differential privacy",
@@ -46,13 +47,14 @@ def write(experiments: Path, page: Path) -> None:
     """The whole page, from what is there."""
     known = read_all(experiments)
     found = {name: results.load(experiments / "results", name) for name in known}
+    images = page.parent / "img"
     parts = [_HEAD, _summary(known, found)]
     for paper, title in _PAPERS.items():
         mine = [experiment for experiment in known.values() if experiment.paper == paper]
-        parts += [f"## {title}\n", *(_section(experiment, found[experiment.name]) for experiment in mine)]
+        parts += [f"## {title}\n", *(_section(experiment, found[experiment.name], images) for experiment in mine)]
     others = [experiment for experiment in known.values() if experiment.paper not in _PAPERS]
     if others:
-        parts += ["## hush's recipes across papers\n", *(_section(e, found[e.name]) for e in others)]
+        parts += ["## hush's recipes across papers\n", *(_section(e, found[e.name], images) for e in others)]
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("\n".join(part for part in parts if part).rstrip() + "\n", "utf-8")
 
@@ -86,7 +88,7 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _section(experiment: Experiment, found: dict[str, Any]) -> str:
+def _section(experiment: Experiment, found: dict[str, Any], images: Path) -> str:
     lines = [f"### {experiment.title}\n", f"`hush reproduce {experiment.name}`\n"]
     if experiment.text:
         lines.append(experiment.text + "\n")
@@ -102,9 +104,28 @@ def _section(experiment: Experiment, found: dict[str, Any]) -> str:
                 lines.append(f"Stated numbers, paper / ours: {stated}.\n")
         lines += [f"{remark}\n" for remark in account["remarks"]]
         lines += [f"![{experiment.title}](img/{name})\n" for name in account["figures"]]
+    scores = {row["name"]: row for row in found["rows"]}
     if experiment.rows:
-        lines.append(_training(experiment, {row["name"]: row for row in found["rows"]}))
+        lines.append(_training(experiment, scores))
+    lines += [f"![{experiment.title}](img/{name})\n" for name in pictures.draw(experiment, scores, images)]
+    lines += [_times(timing, scores.get(timing.name, {})) for timing in experiment.times]
     return "\n".join(lines)
+
+
+def _times(timing: Timing, found: dict[str, Any]) -> str:
+    """Seconds an epoch and memory by way, the paper's beside; "outer" stands beside hush's ghost."""
+    lines = [f"{timing.name}, on {found['setting']['device'] if found else 'nothing yet'}:\n"]
+    rows = []
+    for way in timing.ways:
+        mine = found.get("times", {}).get(way, {})
+        theirs = timing.paper.get("outer" if way == "ghost" else way, ())
+        paper = " / ".join(f"{seconds:g}" for seconds in theirs)
+        seconds = f"**{mine['seconds']:.3g}**" if "seconds" in mine else mine.get("failed", "not run yet")
+        plain = found.get("times", {}).get("plain", {}).get("seconds")
+        ratio = f"{mine['seconds'] / plain:.2g}" if plain and "seconds" in mine else ""
+        rows.append((way, paper, seconds, ratio, f"{mine['mib']:,}" if "mib" in mine else ""))
+    columns = ("way", "paper, seconds an epoch", "hush, seconds an epoch", "over plain", "peak MiB")
+    return "\n".join([*lines, _table(columns, rows)])
 
 
 def _training(experiment: Experiment, scores: dict[str, Any]) -> str:

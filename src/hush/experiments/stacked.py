@@ -23,18 +23,27 @@ Forward = Callable[["Tape", Parameters, Tensor], Tensor]
 
 @dataclass(eq=False)
 class Affine:
-    """out = inputs @ weight + bias, with (S, B, L, K) inputs and (S, B, L, C) outputs."""
+    """out = inputs @ weight + bias, with (S, B, L, K) inputs and (S, B, L, C) outputs.
+
+    Inputs in half precision stay so, for the sake of memory: they have as many digits as TF32 keeps in a product.
+    """
 
     name: str
     inputs: Tensor
     out: Tensor
     bias: bool
     formed: Tensor | None = None
-    """Every example's gradient (S, B, K, C), where forming it is cheapest."""
+    """Every example's gradient (S, B, K, C), where forming it is cheapest, over its `scale` (S, B)."""
+    scale: Tensor | None = None
 
     def squared_norms(self, g: Tensor) -> Tensor:
         L, K, C = self.inputs.shape[2], self.inputs.shape[3], g.shape[3]
-        if L == 1:
+        if self.inputs.dtype is torch.float16:
+            self.scale = g.abs().amax((2, 3)).clamp_min(1e-30)
+            self.formed = self.inputs.mT @ (g / self.scale[:, :, None, None]).half()
+            lengths: Tensor = torch.linalg.vector_norm(self.formed.flatten(2), dim=2, dtype=torch.float32)
+            total = (self.scale * lengths).square()
+        elif L == 1:
             total = self.inputs.square().sum((2, 3)) * g.square().sum((2, 3))
         elif L * (K + C) < K * C:  # |sum_l x_l g_l^T|^2 = sum_lm (x_l . x_m)(g_l . g_m)
             total = ((self.inputs @ self.inputs.mT) * (g @ g.mT)).sum((2, 3))
@@ -45,7 +54,11 @@ class Affine:
 
     def weighted_sums(self, g: Tensor, weights: Tensor) -> Parameters:
         if self.formed is not None:
-            weight = (weights[:, None] @ self.formed.flatten(2)).view(-1, *self.formed.shape[2:])
+            shares = weights if self.scale is None else weights * self.scale
+            largest = shares.amax(1, keepdim=True).clamp_min(1e-30)
+            shares = (shares / largest).to(self.formed.dtype)
+            summed = (shares[:, None] @ self.formed.flatten(2)).to(g.dtype) * largest[:, :, None]
+            weight = summed.view(-1, *self.formed.shape[2:])
         else:
             weight = self.inputs.flatten(1, 2).mT @ (g * weights[:, :, None, None]).flatten(1, 2)
         sums = {self.name: weight}
@@ -114,7 +127,8 @@ class Tape:
     def affine(self, name: str, parameters: Parameters, inputs: Tensor) -> Tensor:
         bias = parameters.get(name + ".bias")
         weight = parameters[name]
-        out = (inputs.flatten(1, 2) @ weight).view(*inputs.shape[:3], weight.shape[2])
+        out = (inputs.flatten(1, 2) @ weight.to(inputs.dtype)).view(*inputs.shape[:3], weight.shape[2])
+        out = out.float() if inputs.dtype is torch.float16 else out
         out = out if bias is None else out + bias[:, None, None]
         # the parameters aren't asked for gradients; the outputs are
         out = out if out.requires_grad else out.requires_grad_()
@@ -168,6 +182,8 @@ class Model:
 
     shapes: dict[str, tuple[tuple[int, ...], float]]
     forward: Forward
+    half: bool = False
+    """Whether records kept in half precision go in as they are."""
 
     def start(self, generators: list[torch.Generator], device: torch.device) -> Parameters:
         """One model for every generator."""
@@ -269,7 +285,7 @@ def scattering_network(channels: int, side: int, width: int = 64) -> Model:
         x = torch.tanh(_convolve(tape, "conv2", p, _pad(_pool(x, 2, 2), 1, 1), 3, 1))
         return tape.affine("out", p, x.flatten(3))
 
-    return Model(shapes, forward)
+    return Model(shapes, forward, half=True)
 
 
 def neural_factorisation(users: int, movies: int, product: int = 5, plain: int = 10, classes: int = 5) -> Model:

@@ -212,7 +212,7 @@ class Trainer:
     def _everyone(self, begin: int) -> tuple[Tensor, Tensor]:
         """A chunk of all records in their order, shared by the models: no copies are drawn from them."""
         x, y = self.records.x[begin : begin + self.chunk], self.records.y[begin : begin + self.chunk]
-        x = x.float() if x.is_floating_point() else x
+        x = self._as_taken(x)
         return x[None].expand(self.models, *x.shape), y[None].expand(self.models, *y.shape)
 
     def _inputs(self, part: Tensor) -> Tensor:
@@ -221,9 +221,12 @@ class Trainer:
             return x[part]
         stored = x.shape[1]
         if self.recipe.copies >= stored:
-            return x[part].float()
+            return self._as_taken(x[part])
         copies = torch.rand(*part.shape, stored, device=self.device).topk(self.recipe.copies, 2).indices
-        return x[part[:, :, None], copies].float()
+        return self._as_taken(x[part[:, :, None], copies])
+
+    def _as_taken(self, x: Tensor) -> Tensor:
+        return x.float() if x.is_floating_point() and not self.model.half else x
 
     @torch.no_grad()
     def step(self) -> None:
@@ -297,7 +300,7 @@ def predict(model: Model, weights: Parameters, x: Tensor, chunk: int = 2000) -> 
     models = len(next(iter(weights.values())))
     found = []
     for part in x.split(chunk):
-        inputs = part if part.dim() == 2 and not part.is_floating_point() else part.float()
+        inputs = part if model.half or not part.is_floating_point() else part.float()
         found.append(model.forward(Tape(), weights, inputs[None].expand(models, *inputs.shape)).detach())
     return torch.cat(found, 1)
 
