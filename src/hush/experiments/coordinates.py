@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hush.methods.expansion import Analytic, Expansion
@@ -53,7 +52,7 @@ class Coordinates:
         weights = [parameters[name].double() for name in self.names]
         biases = [parameters[name + ".bias"].double()[:, None] for name in self.names]
         start = x.double()
-        target = y.double() if self.classes is None else F.one_hot(y, self.classes).double()
+        target = y.double() if self.classes is None else _one_hot(y, self.classes)
         zs = self._moved(weights, biases, start, target)
         found: dict[str, Tensor] = {}
         slopes, _ = self._slopes(weights, biases, [start, *zs], target)
@@ -100,3 +99,8 @@ class Coordinates:
             scale = second.sqrt().div_(math.sqrt(1 - 0.999**t)).add_(1e-8)
             whole = whole.addcdiv(first, scale, value=-self.rate / (1 - 0.9**t))
         return list(whole.split(widths, 2))
+
+
+def _one_hot(y: Tensor, classes: int) -> Tensor:
+    """Without looking at the labels' values, which a captured graph can't."""
+    return (y[..., None] == torch.arange(classes, device=y.device)).double()

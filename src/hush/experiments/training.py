@@ -144,7 +144,9 @@ def search(row: Row, task: Task, deadline: float = math.inf) -> tuple[Row, list[
     sign = 1 if row.metric == "accuracy" else -1
     best = max(found, key=lambda pair: sign * pair[0] if math.isfinite(pair[0]) else -math.inf)[1]
     log = [
-        {name: getattr(tried, name) for name in ("lr", *others)} | {"score": round(score, 4)} for score, tried in found
+        {name: getattr(tried, name) for name in ("lr", *others)}
+        | {"score": round(score, 4) if math.isfinite(score) else None}
+        for score, tried in found
     ]
     return best, log
 
