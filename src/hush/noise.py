@@ -34,7 +34,10 @@ def add(key: Key, step: int, sums: Sequence[Tensor], stds: Sequence[float], purp
     # noise coarser than the sums would leave their last digits as they are
     dtype = torch.float64 if any(total.dtype == torch.float64 for total in sums) else torch.float32
     noise = gaussian(key, step, [t.shape for t in sums], stds, sums[0].device, dtype, purpose)
-    return list(torch._foreach_add(list(sums), [z.to(total) for total, z in zip(sums, noise, strict=True)]))
+    if any(total.dtype is not dtype or total.device != sums[0].device for total in sums):
+        noise = [z.to(total) for total, z in zip(sums, noise, strict=True)]
+    torch._foreach_add_(noise, list(sums))
+    return noise
 
 
 def gaussian(
