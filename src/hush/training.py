@@ -39,6 +39,7 @@ from hush.batches import batches as drawn_batches
 from hush.clipping import votes
 from hush.gradients import Engine, Memory, clipped_sum, refuse
 from hush.gradients.check import named, refuse_memories
+from hush.gradients.engines import Weights
 from hush.keys import Key
 from hush.ledger import BudgetExceededError, Ledger, Spent
 from hush.local import Local
@@ -96,6 +97,7 @@ class Private:
         self._names, self._parameters = self._trained()
         plan.stds(0, self._names, self.threshold)  # refuses parameters without a norm before anything is charged
         self._memory = Memory(capacity=self._capacity())
+        self._said: tuple[str, ...] | None = None
         self._flattened: tuple[Any, Any, Callable[..., Tensor]] | None = None
         self._watch = Watch(model)
         self._checked = False
@@ -175,10 +177,12 @@ class Private:
         `losses(*batch)` gives one loss per example and may be called on parts of the batch.
         """
         drawn = self.in_hand()
-        leaves, shape = tree_flatten(batch)
+        if all(isinstance(part, Tensor) for part in batch):
+            leaves, on_leaves = list(batch), losses
+        else:
+            leaves, shape = tree_flatten(batch)
+            on_leaves = self._on_leaves(losses, shape)
         check_size(leaves, len(drawn.draw))
-        flat = len(leaves) == len(batch) and all(a is b for a, b in zip(leaves, batch, strict=True))
-        on_leaves = losses if flat else self._on_leaves(losses, shape)
         if not self._checked and len(drawn.draw) > 1:
             refuse_memories(self.model, on_leaves, leaves)
             self._checked = True
@@ -200,18 +204,18 @@ class Private:
             on_leaves,
             leaves,
             groups=groups,
-            weigh=lambda norms: plan.clip.weigh(norms, limits()),
+            weigh=Weights(plan.clip.weigh, limits),
             units=units,
             engine=engine_at(self.engine, self.key, step, parameters, self._watch.roundoff),
             microbatch=self.microbatch,
             memory=self._memory,
         )
         self._pending = None  # from here on this step's noise is used up
-        self.notes = tuple(dict.fromkeys((*self.notes, *(named(note, names) for note in found.notes))))
-        if "compiled" not in found.notes and is_compiled(self.model):
-            self.notes = tuple(
-                dict.fromkeys((*self.notes, "the model's compiled code was not used: it ran as written"))
-            )
+        if found.notes != self._said:  # mostly the same at every step
+            self._said = found.notes
+            self._say(*(named(note, names) for note in found.notes))
+            if "compiled" not in found.notes and is_compiled(self.model):
+                self._say("the model's compiled code was not used: it ran as written")
         self.local = Local(found.losses, found.norms, limits())
         self._release(step, parameters, groups, plan.stds(step, names, self.threshold), found.sums)
         self._count(step, found.norms, thresholds)
@@ -260,8 +264,9 @@ class Private:
             for parameter in group["params"]:
                 parameter.grad = None  # nothing but noisy gradients ever reaches the optimiser
         normaliser = self.plan.normaliser
-        for parameter, mean in zip(parameters, torch._foreach_div(noisy, normaliser), strict=True):
-            parameter.grad = mean.to(parameter.dtype)
+        torch._foreach_div_(noisy, normaliser)
+        for parameter, mean in zip(parameters, noisy, strict=True):
+            parameter.grad = mean if mean.dtype is parameter.dtype else mean.to(parameter.dtype)
         if isinstance(self.optimiser, AdamBC):
             spread = [(std / normaliser) ** 2 for std in each]
             self.optimiser.expect_noise(dict(zip(parameters, spread, strict=True)))
@@ -333,6 +338,9 @@ class Private:
         return snapshots.resume(folder, model, optimiser, plan, ledger, engine, microbatch, scheduler)
 
     # Inside
+
+    def _say(self, *notes: str) -> None:
+        self.notes = tuple(dict.fromkeys((*self.notes, *notes)))
 
     def _on_leaves(self, losses: Callable[..., Tensor], shape: Any) -> Callable[..., Tensor]:
         """The loss of nested batches by their tensors; the same object at every step, since engines remember it."""
