@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from hush.accounting import Mechanism
-from hush.filters import within
+from hush.filters import Counts, added, within
 from hush.ledger import Budget, BudgetExceededError, Ledger
 from hush.plan import Plan
 from hush.tally import counts_of
@@ -30,6 +30,7 @@ class Spending:
         self.run = run if run is not None else ledger.register(plan.to_dict(), plan.mechanism, block=self.block)
         self.fresh = fresh
         self._first = self._end = 0
+        self._beside: Counts = {}
         self._mark = mark
         self._process = os.getpid()
 
@@ -69,9 +70,13 @@ class Spending:
         if self._first != self._end:
             raise ValueError("A block of steps is in hand; release what lies beside the steps before or after them.")
         counted = {} if self.plan.beside is None else counts_of([(self.plan.beside, 1)])
-        if not within(counts_of([(release, 1)]), counted):
-            raise ValueError(f"The plan doesn't count {release} beside its steps; give it to Plan(beside=...).")
+        charged = added(self._beside, counts_of([(release, 1)]))
+        if not within(charged, counted):
+            raise ValueError(
+                f"The plan doesn't count {release} beside its steps, or not that often; give it to Plan(beside=...)."
+            )
         self._reserve(-1, ((release, 1),), 1)
+        self._beside = charged
 
     def close(self, step: int) -> str:
         """Give back what was reserved from `step` on, the first that was not drawn; returns the run's mark."""

@@ -167,14 +167,92 @@ def test_a_record_that_is_not_finite_contributes_nothing(
     assert max(replayed(clip, CrossEntropy(), Poisson(), pair, monkeypatch)) < 1e-9
 
 
-def test_a_records_coordinates_do_not_depend_on_the_others() -> None:
-    mac, _ = start(Expansion(0.1), z_steps=ZSteps(30, 0.01))
+@pytest.mark.parametrize("output", [CrossEntropy(), BinaryCrossEntropy()], ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("clip", [EXPANSIONS[2], EXPANSIONS[4]], ids=said)
+@pytest.mark.parametrize("label", [-1, 3, 2**40])
+def test_a_label_that_is_no_class_stops_nothing_and_contributes_nothing(
+    output: Any, clip: Expansion, label: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = data()
-    together, apart = mac.records(x, y), [mac.records(x[i : i + 1], y[i : i + 1]) for i in range(5)]
-    for i, alone in enumerate(apart):
+    y[-1] = label
+    pair = ((x, y), (x[:-1], y[:-1]))
+    assert max(replayed(clip, output, Poisson(), pair, monkeypatch)) == 0.0
+
+
+@pytest.mark.parametrize("hidden", [nn.ReLU(), nn.Tanh(), nn.SiLU()], ids=lambda m: type(m).__name__)
+def test_a_record_is_computed_to_the_same_bits_in_any_company_and_place(hidden: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(5, 9), hidden, nn.Linear(9, 3))
+    mac, _ = start(Expansion(0.1), model=model, z_steps=ZSteps(30, 0.01))
+    x, y = data(300)
+    together, apart = mac.records(x, y), [mac.records(x[i : i + 1], y[i : i + 1]) for i in (0, 4, 255, 256, 299)]
+    for i, alone in zip((0, 4, 255, 256, 299), apart, strict=True):
         for layer, own in zip(together, alone, strict=True):
-            assert torch.allclose(layer.z[i], own.z[0], rtol=0, atol=1e-11)
-            assert torch.allclose(layer.slope[i], own.slope[0], rtol=0, atol=1e-11)
+            assert torch.equal(layer.z[i], own.z[0])
+            assert torch.equal(layer.slope[i], own.slope[0])
+
+
+def test_what_comes_before_the_layers_is_computed_in_double_precision() -> None:
+    """In float32 a record's numbers would depend on its place by 1e-7, and a batch of them would add that up."""
+    frozen = nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.Tanh()).requires_grad_(False)
+    mac, _ = start(Expansion(0.1), model=nn.Sequential(frozen, nn.Linear(7, 9), nn.ReLU(), nn.Linear(9, 3)))
+    x, _ = data()
+    exact = nn.Sequential(*(type(m)() if not isinstance(m, nn.Linear) else nn.Linear(5, 7) for m in frozen)).double()
+    exact.load_state_dict(frozen.state_dict())
+    assert torch.allclose(mac.network.start(x), exact(x.double()), rtol=0, atol=1e-14)
+
+    class Single(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, torch.ones(2, 5))  # insists on float32
+
+    mac, _ = start(Expansion(0.1), model=nn.Sequential(Single(), nn.Linear(2, 9), nn.ReLU(), nn.Linear(9, 3)))
+    assert mac.network.start(x).dtype == torch.float64
+
+
+@pytest.mark.parametrize("records", [1, 7, 255, 256])
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_one_record_more_does_not_push_the_others_over_a_kink(records: int, where: str) -> None:
+    """Copies of a record all of whose units lie at ReLU's kink, to the last bit: rounding decides what they add."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 50), nn.ReLU(), nn.Linear(50, 3))
+    weight, bias = model[0].weight.detach().double(), model[0].bias.detach().double()
+    mac, _ = start(Expansion(0.3), model=model)
+    at_kink = torch.randn(64, dtype=torch.float64)
+    for _ in range(4):
+        at_kink = at_kink - torch.linalg.pinv(weight) @ (weight @ at_kink + bias)
+    others, far = at_kink.repeat(records, 1), 100 * torch.randn(1, 64, dtype=torch.float64)
+    one_more = torch.cat([far, others] if where == "first" else [others, far])
+    limits = mac._bounds()
+    sums = [mac._sums(mac.records(x, torch.zeros(len(x), dtype=torch.long)), limits)[0] for x in (others, one_more)]
+    moved = math.sqrt(sum((a - b).square().sum().item() for a, b in zip(*sums, strict=True)))
+    assert moved <= 1.0
+
+
+def test_what_mixes_records_before_the_layers_is_refused() -> None:
+    class Centred(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x - x.mean(0)
+
+    mac, _ = start(Expansion(0.1), model=nn.Sequential(Centred(), *make()))
+    with pytest.raises(ValueError, match="depends on other examples"):
+        train(mac, data())
+    train(start(Expansion(0.1), model=nn.Sequential(nn.LayerNorm(5, elementwise_affine=False), *make()))[0], data())
+
+
+def test_a_step_in_a_fork_of_the_process_is_refused() -> None:
+    mac, private = start(Expansion(0.1))
+    batch = next(iter(private.batches(data())))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            mac.step(*batch)
+            os.write(writing, b"stepped")
+        except ValueError:
+            os.write(writing, b"refused")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 100) == b"refused"
 
 
 # The joint release
@@ -375,6 +453,25 @@ def test_learned_thresholds_are_charged_kept_and_used() -> None:
         == compose([*private.plan.charges(0, 6), (histogram.mechanism, 1)])
     )
     assert private.local.limits == found
+
+
+def test_a_histogram_is_released_as_often_as_the_plan_counts_it() -> None:
+    histogram = Histogram(records=RECORDS, batch=30, noise_multiplier=1.0)
+    mac, private = start(Expansion(1.0), beside=histogram.mechanism, steps=6)
+    mac.learn(histogram, data())
+    with pytest.raises(ValueError, match="doesn't count"):
+        mac.learn(histogram, data())
+    assert private.spent().mechanism == histogram.mechanism
+    twice, _ = start(Expansion(1.0), beside=histogram.mechanism * 2, steps=6)
+    twice.learn(histogram, data())
+    twice.learn(histogram, data())
+
+
+def test_thresholds_are_learned_from_an_empty_sample_too() -> None:
+    histogram = Histogram(records=RECORDS, batch=30, noise_multiplier=1.0)
+    mac, _ = start(Expansion(1.0), beside=histogram.mechanism, steps=6)
+    x, y = data()
+    assert all(threshold in histogram.edges for threshold in mac.learn(histogram, (x[:0], y[:0])))
 
 
 @pytest.mark.parametrize("sampling", [Poisson(), Uniform()], ids=lambda s: type(s).__name__)

@@ -11,7 +11,7 @@ the record's share of G doesn't grow with the weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +24,18 @@ from hush.methods.mac.objectives import Objective
 from hush.methods.sums import pack
 
 _UNITS_AT_ONCE = 16
+_ROWS = 256
+
+
+def pieces(rows: Tensor) -> tuple[Tensor, ...]:
+    """The rows in pieces of one size, filled up with zeros; one piece if there are none.
+
+    Computations of different sizes are rounded differently.  In pieces of one size a record's numbers are its own to
+    the last bit: where a pre-activation lies at a kink, one record more or less doesn't change all the others.
+    """
+    missing = -len(rows) % _ROWS if len(rows) else _ROWS
+    filled = torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])])
+    return tuple(filled[k : k + _ROWS] for k in range(0, len(filled), _ROWS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,15 +49,19 @@ class Records:
 
     @cached_property
     def value(self) -> Tensor:
-        return self.objective.value(self.u, self.targets)
+        return self._piecewise(self.objective.value)
 
     @cached_property
     def slope(self) -> Tensor:
-        return self.objective.slope(self.u, self.targets)
+        return self._piecewise(self.objective.slope)
 
     @cached_property
     def bend(self) -> Tensor:
-        return self.objective.bend(self.u, self.targets)
+        return self._piecewise(self.objective.bend)
+
+    def _piecewise(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        found = [function(*part) for part in zip(pieces(self.u), pieces(self.targets), strict=True)]
+        return torch.cat(found)[: len(self.u)]
 
     def norms(self, part: str) -> Tensor:
         """Of what every record adds to a part."""
@@ -73,7 +89,13 @@ class Records:
 def at_present(layer: Layer, inputs: Tensor, targets: Tensor) -> Records:
     """The records as the layer's present weights see them."""
     z = layer.extended(inputs)
-    return Records(layer.objective, z, z @ layer.weights().T, targets)
+    return Records(layer.objective, z, layer.applied(z, layer.weights()), targets)
+
+
+def joined(parts: Sequence[Records], count: int) -> Records:
+    """The first `count` records of several pieces of a sample."""
+    z, u, targets = (torch.cat([getattr(part, name) for part in parts])[:count] for name in ("z", "u", "targets"))
+    return Records(parts[0].objective, z, u, targets)
 
 
 def clipped_weights(norms: Tensor, bound: float, analytic: bool) -> Tensor:

@@ -53,7 +53,7 @@ def coordinates(
     start: list[Tensor] = []
     z = x
     for layer, weight in zip(layers[:-1], weights, strict=False):
-        z = projected(layer.activation.value(layer.extended(z) @ weight.T), radius)
+        z = projected(layer.activation.value(layer.applied(layer.extended(z), weight)), radius)
         start.append(z)
     if not start or not len(x) or not steps.count:
         return start
@@ -92,6 +92,6 @@ def penalised(
     inputs, wanted = [x, *zs], [*zs, targets]
     total = x.new_zeros(len(x))
     for k, (layer, weight) in enumerate(zip(layers, weights, strict=True)):
-        missed = layer.objective.value(layer.extended(inputs[k]) @ weight.T, wanted[k])
+        missed = layer.objective.value(layer.applied(layer.extended(inputs[k]), weight), wanted[k])
         total = total + (missed if k == len(layers) - 1 else penalty * missed)
     return total

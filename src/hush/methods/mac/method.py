@@ -19,14 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hush import noise
 from hush.accounting.checks import check_whole
 from hush.batches import batches as drawn_batches
+from hush.gradients import Memory
+from hush.gradients.company import refuse_company
+from hush.gradients.placing import now_and_then
 from hush.keys import Key
 from hush.local import Local
 from hush.methods.expansion import Expansion
 from hush.methods.mac.activations import Activation
-from hush.methods.mac.coefficients import Records, at_present, bounds, clipped_weights
+from hush.methods.mac.coefficients import Records, at_present, bounds, clipped_weights, joined, pieces
 from hush.methods.mac.coordinates import ZSteps, coordinates, projected
 from hush.methods.mac.network import Layer, network_of
 from hush.methods.mac.objectives import Objective
@@ -82,11 +84,13 @@ class MAC:
         self.value: tuple[float, ...] | None = None
         """The noisy mean objective of every layer at the last step, where the expansion releases it: public."""
         trained = {id(p) for layer in self.layers for p in layer.linear.parameters()}
-        if {id(p) for p in private._parameters} != trained:
+        given = (p for group in private.optimiser.param_groups for p in group["params"] if p.requires_grad)
+        if {id(p) for p in given} != trained:
             raise ValueError(
                 "The optimiser must have exactly the parameters of the trained linear layers; give it those."
             )
         bounds(self.layers, self.expansion, None)  # refuses what can't be bounded before anything is charged
+        self._memory = Memory()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -102,9 +106,7 @@ class MAC:
     def step(self, x: Tensor, y: Tensor) -> None:
         """One step on the batch that the run handed out: Z steps, one joint release, a W step for every layer."""
         private = self.private
-        drawn = private._pending
-        if drawn is None:
-            raise ValueError("A step needs a batch of its own; take one from batches() for every step.")
+        drawn = private.in_hand()
         if not len(x) == len(y) == len(drawn.draw):
             raise ValueError(
                 f"The batch has {len(x)} records and {len(y)} targets, and {len(drawn.draw)} were drawn; give step the "
@@ -113,22 +115,40 @@ class MAC:
         records = self.records(x, y)
         limits = self._bounds()
         parts, norms = self._sums(records, limits)
-        private._pending = None  # from here on this step's noise is used up
-        released = self._released(drawn.step, parts, limits)
+        released = self._released(parts, limits)
         private.local = Local(records[-1].value, norms, tuple(bound for bound, _ in limits))
         self._update(drawn.step, released, [bound for bound, _ in limits])
 
     @torch.no_grad()
     def records(self, x: Tensor, y: Tensor) -> list[Records]:
         """For every layer, the records with their coordinates after the Z steps: PRIVATE, never released."""
+        self._refuse_mixing(x)
+        last = self.layers[-1]
+        wanted = last.objective.prepared(y, last.width)
+        found = [self._piece(a, b) for a, b in zip(pieces(x), pieces(wanted), strict=True)]
+        return [joined(parts, len(x)) for parts in zip(*found, strict=True)]
+
+    def _piece(self, x: Tensor, wanted: Tensor) -> list[Records]:
         layers, expansion = self.layers, self.expansion
-        start = projected(self.network.before(x).flatten(1).to(torch.float64), expansion.inputs)
-        wanted = layers[-1].objective.prepared(y, layers[-1].width)
+        start = projected(self.network.start(x), expansion.inputs)
         if expansion.targets is not None:
             wanted = projected(wanted, expansion.targets)
         zs = coordinates(layers, start, wanted, self.z_steps, expansion.coordinates)
         inputs, targets = [start, *zs], [*zs, wanted]
         return [at_present(layer, inputs[k], targets[k]) for k, layer in enumerate(layers)]
+
+    def _refuse_mixing(self, x: Tensor) -> None:
+        """What comes before the layers is the user's code: ask now and then whether it keeps records apart."""
+        network = self.network
+        if len(network.before) == 0 or len(x) < 2 or not now_and_then("company", self._memory):
+            return
+
+        def summary(x: Tensor) -> Tensor:
+            rows = network.start(x)
+            along: Tensor = rows @ torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).cos()
+            return along
+
+        refuse_company(summary, (x,), summary(x))
 
     def _bounds(self) -> list[tuple[float, bool]]:
         learned: Any = self.private.threshold
@@ -147,10 +167,9 @@ class MAC:
             parts.append(records[i // len(names)].total(names[i % len(names)], room * weights) / (scale * bound))
         return parts, norms
 
-    def _released(self, step: int, parts: list[Tensor], limits: Sequence[tuple[float, bool]]) -> list[Tensor]:
+    def _released(self, parts: list[Tensor], limits: Sequence[tuple[float, bool]]) -> list[Tensor]:
         """All parts with one noise, each scaled back: the paper's joint release."""
-        (std,) = self.private.plan.stds(step, self.private._names)
-        noisy = noise.add(self.private.key, step, parts, [std] * len(parts))
+        noisy = self.private.release(parts)
         scale = math.sqrt(len(limits)) / self.private.plan.normaliser
         return [total * (scale * bound) for total, (bound, _) in zip(noisy, limits, strict=True)]
 
@@ -158,7 +177,7 @@ class MAC:
 
     def _update(self, step: int, released: Sequence[Tensor], limits: Sequence[float]) -> None:
         private, names = self.private, self.expansion.parts
-        (std,) = private.plan.stds(step, private._names)
+        (std,) = private.plan.stds(step, ())
         spreads = [std * math.sqrt(len(released)) * bound / private.plan.normaliser for bound in limits]
         quadratics, values = [], []
         for k in range(len(self.layers)):
@@ -180,10 +199,7 @@ class MAC:
                 towards = quadratic.slope(layer.weights() - start) if self.solver is None else -self.solver(quadratic)
                 _set_gradient(layer.linear, towards)
             private.optimiser.step()
-        if private.scheduler is not None:
-            private.scheduler.step()
-        if private.average is not None:
-            private.average.update(private.averages, list(private.model.parameters()), step)
+        private.follow(step)
 
     # Thresholds
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hush.methods.mac.activations import IDENTITY, Activation, activation_of
 from hush.methods.mac.objectives import Objective, Reach, SquaredError
+
+_LINE = 8
+"""Float64 numbers in a cache line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +35,16 @@ class Layer:
         weight = self.linear.weight.detach().to(torch.float64)
         bias = self.linear.bias
         return weight if bias is None else torch.cat([weight, bias.detach().to(torch.float64)[:, None]], dim=1)
+
+    def applied(self, extended: Tensor, weights: Tensor) -> Tensor:
+        """The pre-activations W z.  Both are filled up with zeros to whole cache lines.
+
+        Where rows begin in the middle of one, libraries add in another order, and a row's result would depend on its
+        place.  The gradient's product is filled up as well, since units are.
+        """
+        columns, rows = -extended.shape[1] % _LINE, -len(weights) % _LINE
+        product = F.pad(extended, (0, columns)) @ F.pad(weights, (0, columns, 0, rows)).T
+        return product[:, : len(weights)]
 
     def extended(self, z: Tensor) -> Tensor:
         """Inputs with a one at the end for the bias."""
@@ -54,6 +69,21 @@ class Network:
 
     before: nn.Sequential
     layers: tuple[Layer, ...]
+
+    def start(self, x: Tensor) -> Tensor:
+        """What the layers are given, one row a record: in float64 from the beginning, if the modules before allow it.
+
+        In float32 rounding that depends on a record's place would be a billion times as large.
+        """
+        if not x.is_floating_point() or len(self.before) == 0:
+            return self.before(x).flatten(1).to(torch.float64)  # type: ignore[no-any-return]
+        held = itertools.chain(self.before.named_parameters(), self.before.named_buffers())
+        wide = {name: tensor.detach().double() for name, tensor in held if tensor.is_floating_point()}
+        try:
+            found = torch.func.functional_call(self.before, wide, (x.double(),))
+        except RuntimeError:  # a module that insists on its own precision
+            found = self.before(x)
+        return found.flatten(1).to(torch.float64)  # type: ignore[no-any-return]
 
 
 def network_of(model: nn.Module, output: Objective, known: Sequence[tuple[type[nn.Module], Activation]]) -> Network:

@@ -112,7 +112,7 @@ class BinaryCrossEntropy:
 
     def prepared(self, targets: Tensor, width: int) -> Tensor:
         if not targets.is_floating_point() and targets.dim() == 1:
-            return F.one_hot(targets.long(), width).to(torch.float64)
+            return _classes(targets, width)
         return targets.reshape(len(targets), width).to(torch.float64).clamp(0, 1)
 
     def value(self, u: Tensor, targets: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class CrossEntropy:
     def prepared(self, targets: Tensor, width: int) -> Tensor:
         if targets.is_floating_point() or targets.dim() != 1:
             raise ValueError(f"Classes are whole numbers, one a record, got {targets.dtype} {tuple(targets.shape)}.")
-        return F.one_hot(targets.long(), width).to(torch.float64)
+        return _classes(targets, width)
 
     def value(self, u: Tensor, targets: Tensor) -> Tensor:
         return torch.logsumexp(u, dim=1) - (targets * u).sum(dim=1)
@@ -163,3 +163,10 @@ class CrossEntropy:
         others = math.log(max(len(reach.each) - 1, 1e-300)) + 2 * float(reach.each.max())
         value = others + math.log1p(math.exp(-others)) if others > 0 else math.log1p(math.exp(others))
         return Largest(value=value, slope=math.sqrt(2) * -math.expm1(-value), bend=1.0)
+
+
+def _classes(labels: Tensor, width: int) -> Tensor:
+    """Rows with a single one; a label that is no class makes its row NaN, so that the record contributes nothing."""
+    known = (labels >= 0) & (labels < width)
+    rows = F.one_hot(labels.long().where(known, 0), width).to(torch.float64)
+    return rows.where(known[:, None], torch.nan)
