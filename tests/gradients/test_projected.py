@@ -581,7 +581,9 @@ class TestTraining:
 
         sums: list[list[Tensor]] = []
         norms: list[Tensor] = []
-        monkeypatch.setattr(noise, "add", lambda key, step, given, stds, **more: sums.append(given) or given)
+        monkeypatch.setattr(
+            noise, "add", lambda key, step, given, stds, **more: sums.append([g.clone() for g in given]) or given
+        )
         g = torch.Generator().manual_seed(0)
         x, y = torch.randn(300, 4, generator=g), torch.zeros(300, dtype=torch.long)
         x[-3:] *= size
