@@ -44,7 +44,19 @@ def save(private: Private, folder: str | os.PathLike[str]) -> None:
     if private._pending is not None:
         raise ValueError("A batch was handed out that no step was made on; save after step().")
     mark = private.spending.close(private.steps_done)
-    state = {
+    state = progress(private) | {
+        "key": private.key.to_json(),
+        "fresh": private.spending.fresh,
+        "plan": private.plan.to_dict(),
+        "average": None if private.average is None else private.average.decay,
+        "ledger": {"path": str(path.resolve()), "run": private.spending.run, "mark": mark},
+    }
+    checkpoint.save(folder, state)
+
+
+def progress(private: Private) -> dict[str, Any]:
+    """How far a run is: what its steps have changed, and nothing that says who it is or what it was charged."""
+    return {
         "model": private.model.state_dict(),
         "optimiser": private.optimiser.state_dict(),
         "scheduler": None if private.scheduler is None else private.scheduler.state_dict(),
@@ -52,14 +64,22 @@ def save(private: Private, folder: str | os.PathLike[str]) -> None:
         "generators": _generators(),
         "threshold": private.threshold,
         "step": private.steps_done,
-        "key": private.key.to_json(),
-        "fresh": private.spending.fresh,
-        "plan": private.plan.to_dict(),
-        "average": None if private.average is None else private.average.decay,
-        "ledger": {"path": str(path.resolve()), "run": private.spending.run, "mark": mark},
         "notes": list(private.notes),
     }
-    checkpoint.save(folder, state)
+
+
+def restore(private: Private, state: dict[str, Any]) -> None:
+    """Put a run, just made, where `progress` found it."""
+    private.model.load_state_dict(state["model"])
+    private.optimiser.load_state_dict(state["optimiser"])
+    if private.scheduler is not None:
+        private.scheduler.load_state_dict(state["scheduler"])
+    for average, value in zip(private.averages, state["averages"], strict=True):
+        average.copy_(value)
+    private.threshold = state["threshold"]
+    private.steps_done = state["step"]
+    private.notes = tuple(state["notes"])
+    _set_generators(state["generators"])
 
 
 def resume(
@@ -100,16 +120,7 @@ def resume(
         scheduler=scheduler,
         average=kept,
     )
-    model.load_state_dict(state["model"])
-    optimiser.load_state_dict(state["optimiser"])
-    if scheduler is not None:
-        scheduler.load_state_dict(state["scheduler"])
-    for average, value in zip(private.averages, state["averages"], strict=True):
-        average.copy_(value)
-    private.threshold = state["threshold"]
-    private.steps_done = state["step"]
-    private.notes = tuple(state["notes"])
-    _set_generators(state["generators"])
+    restore(private, state)
     return private
 
 
