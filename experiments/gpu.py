@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from hush.experiments import results, tasks
+from hush.experiments.keeper import Keeper, OutOfTimeError
 from hush.experiments.page import write
 from hush.experiments.rows import Row, read_all
 from hush.experiments.speed import measure
-from hush.experiments.trainer import OutOfTimeError
 from hush.experiments.training import run_row, search, setting
 
 ORDER = (
@@ -138,10 +138,10 @@ def one(
         row = row.varied(grid={k: v for k, v in row.grid.items() if k != "steps"})
     log: list[dict[str, Any]] = []
     if not options.no_search and row.grid:
-        row, log = search(row, task, deadline)
+        row, log = search(row, task, Keeper(deadline=deadline))
         clear(device)
     searched = time.monotonic() - started
-    result = run_row(row, task, device, seeds=options.seeds, deadline=deadline)
+    result = run_row(row, task, device, seeds=options.seeds, keeper=Keeper(deadline=deadline))
     return result | {
         "search": log,
         "search_seconds": round(searched, 2),

@@ -13,9 +13,10 @@ from torch import nn
 
 from hush import Normalised, Plan, Private
 from hush.cli import main
-from hush.experiments import results, runner, stacked, tasks
+from hush.experiments import alone, results, runner, stacked, tasks
 from hush.experiments.accounts import ACCOUNTS
 from hush.experiments.coordinates import Coordinates
+from hush.experiments.keeper import Keeper, OutOfTimeError
 from hush.experiments.networks import NETWORKS, network
 from hush.experiments.page import write
 from hush.experiments.rows import Row, read, read_all
@@ -142,6 +143,37 @@ def test_a_stacked_run_learns_and_its_seeds_differ():
     accuracy = (logits[:, :, 0].argmax(2) == records.y).double().mean(1)
     assert (accuracy > 0.9).all()
     assert not torch.equal(trained.weights["out"][0], trained.weights["out"][1])
+
+
+def test_a_stacked_run_that_was_stopped_goes_on_to_the_same_weights(tmp_path):
+    records = _blobs(200, 0)
+    plan = Plan(records=200, batch=50, steps=40, epsilon=8.0, delta=1e-4, clip=1.0)
+
+    def trainer():
+        runs = [(plan, Recipe(lr=1.0, momentum=0.9, average=0.9))]
+        return Trainer(stacked.linear(3, 3), cross_entropy, records, runs, [0, 1], batch=50, steps=40)
+
+    with pytest.raises(OutOfTimeError, match="16 of 40"):
+        trainer().run(Keeper(tmp_path / "row", deadline=-math.inf))
+    said: list[str] = []
+    resumed = trainer().run(Keeper(tmp_path / "row", say=said.append))
+    assert said == ["    goes on after step 16"]
+    whole = trainer().run()
+    assert torch.equal(resumed.weights["out"], whole.weights["out"])
+    assert torch.equal(resumed.averages["out"], whole.averages["out"])
+
+
+def test_a_run_by_private_that_was_stopped_goes_on_to_the_same_score(tmp_path, monkeypatch):
+    monkeypatch.setattr(alone, "network", lambda name: nn.Linear(3, 3))
+    records = _blobs(200, 0)
+    task = tasks.Task(Records(records.x[:, 0], records.y), Records(records.x[:, 0], records.y))
+    row = Row("r", "t", "m", batch=50, steps=6, noise=2.0, clip=1.0, lr=0.3, recipe="paper")
+    whole = alone.accuracies(row, task, 2, Keeper())
+    for stop in (-math.inf, -math.inf, -math.inf):  # each time a step further
+        with pytest.raises(OutOfTimeError):
+            alone.accuracies(row, task, 2, Keeper(tmp_path / "row", deadline=stop))
+    found = alone.accuracies(row, task, 2, Keeper(tmp_path / "row"))
+    assert [score for score, _ in found] == [score for score, _ in whole]
 
 
 def test_padding_changes_nothing_a_chunk_neither():

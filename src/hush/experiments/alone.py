@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-import math
+import shutil
 import time
-from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hush.experiments.keeper import Keeper, State
 from hush.experiments.networks import network
 from hush.experiments.rows import Row
 from hush.experiments.tasks import Task
-from hush.experiments.trainer import OutOfTimeError, Records
+from hush.experiments.trainer import Records
 from hush.gradients import Auto
 from hush.keys import Key
 from hush.plan import Plan
 from hush.training import Private
 
+Found = list[tuple[float, float]]
 
-def accuracy(row: Row, task: Task, seed: int, deadline: float = math.inf) -> tuple[float, float]:
-    """Test accuracy in percent and seconds of one seed, trained by the row's plan, or plainly where it has none."""
+
+def accuracies(row: Row, task: Task, seeds: int, keeper: Keeper) -> Found:
+    """Test accuracy in percent and seconds of every seed, trained by the row's plan, or plainly where it has none.
+
+    What the keeper notes are the seeds that are done; the one under way is a checkpoint of `Private` in its folder.
+    """
     if row.momentum or row.final != 1 or row.average or row.weight_decay or row.copies != 1:
         raise ValueError(f"The row {row.name!r} has more than a learning rate; train it stacked.")
+    keeper.notes["found"] = []
+    keeper.restore()
+    found: Found = [(score, seconds) for score, seconds in keeper.notes["found"]]
+    for seed in range(len(found), seeds):
+        found.append(_one(row, task, seed, keeper))
+        keeper.notes["found"] = [list(pair) for pair in found]
+        keeper.keep(0, {})
+    return found
+
+
+def _one(row: Row, task: Task, seed: int, keeper: Keeper) -> tuple[float, float]:
     plan = row.plan(len(task.train), task.beside)
     torch.manual_seed(seed)
     model = network(row.model).to(task.train.x.device)
@@ -31,38 +47,54 @@ def accuracy(row: Row, task: Task, seed: int, deadline: float = math.inf) -> tup
         torch.optim.Adam(model.parameters(), lr=row.lr) if row.adam else torch.optim.SGD(model.parameters(), lr=row.lr)
     )
     began = time.monotonic()
-    steps = _plain(row, task, model, optimiser) if plan is None else _private(plan, task, model, optimiser, seed)
-    for done in steps:
-        if time.monotonic() > deadline:
-            raise OutOfTimeError(f"Stopped after {done} of {row.length(len(task.train))} steps.")
+    if plan is None:
+        _plain(row, task, model, optimiser, keeper)
+    else:
+        _private(plan, task, model, optimiser, seed, keeper)
     right = _right(model, task.test)  # waits for the device
     return 100 * right / len(task.test), time.monotonic() - began
 
 
-def _private(plan: Plan, task: Task, model: nn.Module, optimiser: torch.optim.Optimizer, seed: int) -> Iterator[int]:
-    # compiling takes longer than it saves in runs as short as these
-    private = Private(model, optimiser, plan, key=Key.from_seed(seed), engine=Auto(compile=False))
+def _private(
+    plan: Plan, task: Task, model: nn.Module, optimiser: torch.optim.Optimizer, seed: int, keeper: Keeper
+) -> None:
+    engine = Auto(compile=False)  # compiling takes longer than it saves in runs as short as these
+    place = None if keeper.folder is None else keeper.folder / f"seed{seed}"
+    ledger = None if place is None else place / "ledger"
+    if place is not None and (place / "run").exists():
+        private = Private.resume(place / "run", model, optimiser, plan, ledger=ledger, engine=engine)
+    else:
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir(parents=True)
+        private = Private(model, optimiser, plan, key=Key.from_seed(seed), ledger=ledger, engine=engine)
 
     def losses(x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(model(x), y, reduction="none")
 
+    def save() -> State:
+        if place is not None:
+            private.save(place / "run")
+        return {}
+
     for x, y in private.batches((inputs(task.train), task.train.y)):
         private.step(losses, x, y)
-        yield private.steps_done
+        keeper.tick(private.steps_done, plan.steps, save)
 
 
-def _plain(row: Row, task: Task, model: nn.Module, optimiser: torch.optim.Optimizer) -> Iterator[int]:
+def _plain(row: Row, task: Task, model: nn.Module, optimiser: torch.optim.Optimizer, keeper: Keeper) -> None:
     x, y = inputs(task.train), task.train.y
     batch = round(row.batch)
     order = torch.empty(0, dtype=torch.long)
-    for step in range(row.length(len(x))):
+    steps = row.length(len(x))
+    for step in range(steps):
         if len(order) < batch:
             order = torch.randperm(len(x))
         part, order = order[:batch].to(x.device), order[batch:]
         optimiser.zero_grad()
         F.cross_entropy(model(x[part]), y[part]).backward()
         optimiser.step()
-        yield step + 1
+        keeper.tick(step + 1, steps, dict)
 
 
 def inputs(records: Records) -> Tensor:

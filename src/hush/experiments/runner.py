@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +17,7 @@ from hush.experiments.rows import Experiment, Row
 if TYPE_CHECKING:
     import torch
 
+    from hush.experiments.keeper import Keeper
     from hush.experiments.tasks import Task
 
 QUICK_RECORDS, QUICK_STEPS = 2000, 30
@@ -46,9 +50,9 @@ def run_rows(
     say: Say,
 ) -> bool:
     """The training rows that have no result yet; False when the time ran out before the last."""
+    from hush.experiments.keeper import Keeper, OutOfTimeError
     from hush.experiments.tasks import prepare as prepare_task
-    from hush.experiments.trainer import OutOfTimeError
-    from hush.experiments.training import run_row, search
+    from hush.experiments.training import run_row
 
     done = {row["name"] for row in results.load(folder, experiment.name)["rows"] if "mean" in row}
     chosen: dict[str, dict[str, Any]] = {}
@@ -67,13 +71,16 @@ def run_rows(
         say(f"{experiment.name}: {row.name} ({row.recipe})")
         try:
             if quick:
-                result = run_row(_quick(row, task), task, device, seeds=seeds or 1, deadline=deadline)
+                result = run_row(_quick(row, task), task, device, seeds=seeds or 1, keeper=Keeper(None, deadline, say))
                 result["quick"] = f"{len(task.train)} records, {result['steps']} steps, {seeds or 1} seed"
             else:
                 tried = row.varied(**chosen.get(row.like, {}))
-                best, log = search(tried, task, deadline) if row.grid and searching else (tried, [])
+                found = folder / "partial" / f"{experiment.name}-{_digest(tried, seeds, device, searching)}"
+                best, log = _searched(tried, task, found, Keeper(None, deadline, say)) if searching else (tried, [])
                 chosen[row.name] = best.choices() if log else {}
-                result = run_row(best, task, device, seeds=seeds, deadline=deadline) | {"search": log}
+                keeper = Keeper(found / "run", deadline, say)
+                result = run_row(best, task, device, seeds=seeds, keeper=keeper) | {"search": log}
+                shutil.rmtree(found, ignore_errors=True)
         except OutOfTimeError:
             return False
         results.keep_row(folder, experiment.name, result)
@@ -82,6 +89,27 @@ def run_rows(
             + (f", epsilon {result['epsilon']:.4g}" if "epsilon" in result else "")
         )
     return True
+
+
+def _digest(row: Row, seeds: int | None, device: torch.device, searching: bool) -> str:
+    """Names a row with everything that decides its result, so that nothing goes on from another's state."""
+    return hashlib.blake2b(repr((row, seeds, device.type, searching)).encode(), digest_size=8).hexdigest()
+
+
+def _searched(row: Row, task: Task, folder: Path, keeper: Keeper) -> tuple[Row, list[dict[str, Any]]]:
+    """The search's choice and log; remembered, so that a run that goes on doesn't search again."""
+    from hush.experiments.training import search
+
+    if not row.grid:
+        return row, []
+    place = folder / "search.json"
+    if place.exists():
+        kept = json.loads(place.read_text("utf-8"))
+        return row.varied(**kept["chosen"]), kept["log"]
+    best, log = search(row, task, keeper)
+    folder.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps({"chosen": best.choices(), "log": log}), "utf-8")
+    return best, log
 
 
 def run_times(

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hush.averaging import Average
 from hush.experiments.coordinates import Coordinates
+from hush.experiments.keeper import Keeper, State
 from hush.experiments.stacked import Model, Parameters, Tape, clipped_sums
 from hush.plan import Plan
 
@@ -74,10 +75,6 @@ class Trained:
     seconds: float
     steps: int
     captured: bool
-
-
-class OutOfTimeError(RuntimeError):
-    """The time limit came before the run's end."""
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -253,26 +250,44 @@ class Trainer:
     # The run
 
     def run(
-        self, deadline: float = math.inf, watch: Callable[[int, Trainer], None] | None = None, every: int = 0
+        self, keeper: Keeper | None = None, watch: Callable[[int, Trainer], None] | None = None, every: int = 0
     ) -> Trained:
-        """All steps; `watch(step, self)` is called every so many.  Raises OutOfTimeError at the deadline."""
+        """All steps, or those that are left of what the keeper kept; `watch(step, self)` is called every so many."""
+        keeper = Keeper() if keeper is None else keeper
         graph = self._capture()
         self._reset()
+        kept = keeper.restore()
+        before = 0.0 if kept is None else self._load(kept)
         began = time.monotonic()
-        for step in range(self.steps):
+        for step in range(int(self.counter), self.steps):
             graph.replay() if graph is not None else self.step()
             if watch is not None and every and (step + 1) % every == 0:
                 watch(step + 1, self)
-            if step % 64 == 63:
+            if step % 16 == 15:
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
-                if time.monotonic() > deadline:
-                    raise OutOfTimeError(f"Stopped after {step + 1} of {self.steps} steps.")
+                keeper.tick(step + 1, self.steps, lambda: self._state(before + time.monotonic() - began))
         if self.largest.item() > self.capacity:
             raise RuntimeError(
                 f"A batch of {self.largest.item()} didn't fit in {self.capacity}; nothing may be dropped."
             )
-        return Trained(self.model, self.weights, self.averages, time.monotonic() - began, self.steps, graph is not None)
+        seconds = before + time.monotonic() - began
+        return Trained(self.model, self.weights, self.averages, seconds, self.steps, graph is not None)
+
+    def _state(self, seconds: float) -> State:
+        """Everything the run needs to go on to the same numbers."""
+        coins = torch.cuda.get_rng_state() if self.device.type == "cuda" else torch.get_rng_state()
+        kinds = {"weights": self.weights, "averages": self.averages, "first": self.first, "second": self.second}
+        return kinds | {"counter": self.counter, "largest": self.largest, "coins": coins, "seconds": seconds}
+
+    def _load(self, state: State) -> float:
+        for kind in ("weights", "averages", "first", "second"):
+            for name, value in getattr(self, kind).items():
+                value.copy_(state[kind][name])
+        self.counter.copy_(state["counter"])
+        self.largest.copy_(state["largest"])
+        torch.cuda.set_rng_state(state["coins"]) if self.device.type == "cuda" else torch.set_rng_state(state["coins"])
+        return float(state["seconds"])
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
         if self.device.type != "cuda" or self.steps < 20:

@@ -18,6 +18,7 @@ import torch
 from hush import __version__
 from hush.experiments import alone, baselines, tasks
 from hush.experiments.coordinates import Coordinates
+from hush.experiments.keeper import Keeper
 from hush.experiments.rows import Row
 from hush.experiments.stacked import Model, Parameters
 from hush.experiments.tasks import Task
@@ -44,25 +45,27 @@ def setting(device: torch.device) -> Result:
 
 
 def run_row(
-    row: Row, task: Task, device: torch.device, *, seeds: int | None = None, deadline: float = math.inf
+    row: Row, task: Task, device: torch.device, *, seeds: int | None = None, keeper: Keeper | None = None
 ) -> Result:
     """The row's result: scores of every seed, the certified epsilon, seconds."""
+    keeper = Keeper() if keeper is None else keeper
     if row.recipe == "baseline":
         return _baseline(row, task, device)
     count = seeds or row.seeds
     if row.model in ("cifar-network", "text-network") or (
         device.type == "cpu" and row.recipe == "paper" and row.model == "mnist-network" and not row.watch
     ):
-        return _one_by_one(row, task, device, count, deadline)
-    curve: Result = {"epochs": [], "test": [], "train": []}
+        return _one_by_one(row, task, device, count, keeper)
+    if row.watch:
+        keeper.notes |= {"epochs": [], "test": [], "train": []}
     every = max(1, round(row.watch * len(task.train) / row.batch)) if row.watch else 0
-    trained = _train(task, row, [row], range(count), deadline, partial(_note, row, task, curve), every)
+    trained = _train(task, row, [row], range(count), keeper, partial(_note, row, task, keeper.notes), every)
     score = scores(row.metric, trained.model, trained.averages if row.average else trained.weights, task.test)
     result = _result(row, score, trained.steps, trained.seconds, device) | {"captured": trained.captured}
     if row.average:
         result["last"] = round(mean(scores(row.metric, trained.model, trained.weights, task.test)), 4)
     if row.watch:
-        result["curve"] = curve
+        result["curve"] = dict(keeper.notes)
     return result | _promise(row, task)
 
 
@@ -75,8 +78,8 @@ def _note(row: Row, task: Task, curve: Result, step: int, trainer: Trainer) -> N
         curve[name].append(round(mean(scores(row.metric, trainer.model, weights, part)), 3))
 
 
-def _one_by_one(row: Row, task: Task, device: torch.device, count: int, deadline: float) -> Result:
-    found = [alone.accuracy(row, task, seed, deadline) for seed in range(count)]
+def _one_by_one(row: Row, task: Task, device: torch.device, count: int, keeper: Keeper) -> Result:
+    found = alone.accuracies(row, task, count, keeper)
     score = [each for each, _ in found]
     result = _result(row, score, row.length(len(task.train)), sum(seconds for _, seconds in found), device)
     return result | {"by": "hush.Private" if row.recipe != "plain" else "PyTorch"} | _promise(row, task)
@@ -122,7 +125,7 @@ def _baseline(row: Row, task: Task, device: torch.device) -> Result:
     return _result(row, [found], 0, time.monotonic() - began, device)
 
 
-def search(row: Row, task: Task, deadline: float = math.inf) -> tuple[Row, list[Result]]:
+def search(row: Row, task: Task, keeper: Keeper | None = None) -> tuple[Row, list[Result]]:
     """The best of the row's grid on a sixth of the training records, which are not trained on.
 
     The choice looks at the data and is not paid for: the same holds for the papers.  `hush.methods.selection` pays.
@@ -138,7 +141,7 @@ def search(row: Row, task: Task, deadline: float = math.inf) -> tuple[Row, list[
         )
         rates = row.grid.get("lr") or [move / changed.clip for move in row.grid.get("move", [row.lr * changed.clip])]
         rows = [changed.varied(lr=lr) for lr in rates]
-        trained = _train(part, changed, rows, [0], deadline)
+        trained = _train(part, changed, rows, [0], keeper)
         score = scores(row.metric, trained.model, trained.averages if row.average else trained.weights, part.test)
         found += zip(score, rows, strict=True)
     sign = 1 if row.metric == "accuracy" else -1
@@ -152,7 +155,13 @@ def search(row: Row, task: Task, deadline: float = math.inf) -> tuple[Row, list[
 
 
 def _train(
-    task: Task, row: Row, rows: list[Row], seeds: Any, deadline: float, watch: Watch | None = None, every: int = 0
+    task: Task,
+    row: Row,
+    rows: list[Row],
+    seeds: Any,
+    keeper: Keeper | None,
+    watch: Watch | None = None,
+    every: int = 0,
 ) -> Trained:
     records = len(task.train)
     model = tasks.model(row.model, task)
@@ -172,7 +181,7 @@ def _train(
         chunk=row.chunk,
         coordinates=coordinates,
     )
-    return trainer.run(deadline, watch, every)
+    return trainer.run(keeper, watch, every)
 
 
 def scores(metric: str, model: Model, weights: Parameters, test: Records) -> list[float]:
