@@ -19,6 +19,8 @@ from hush.keys import Key
 from hush.plan import Plan
 from hush.training import Private
 
+NETWORKS = ("cifar-network", "text-network")
+"""Those that aren't stacked."""
 Found = list[tuple[float, float]]
 
 

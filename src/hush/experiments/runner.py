@@ -142,6 +142,11 @@ def run_times(
 
 def _quick(row: Row, task: Task) -> Row:
     """Fewer records and steps: shows that the row runs, not what it reaches."""
+    from hush.experiments.alone import NETWORKS
+
     records = len(task.train)
-    batch, steps = min(row.batch, records / 8), min(row.length(records), QUICK_STEPS)
-    return replace(row, batch=batch, steps=steps, epochs=None, copies=1)
+    batch, most = min(row.batch, records / 8), QUICK_STEPS
+    if row.model in NETWORKS:
+        batch, most = 32, 5
+    steps, z_steps = min(row.length(records), most), min(row.z_steps, 3)
+    return replace(row, batch=batch, steps=steps, epochs=None, copies=1, z_steps=z_steps, watch=0.0)

@@ -52,7 +52,7 @@ def run_row(
     if row.recipe == "baseline":
         return _baseline(row, task, device)
     count = seeds or row.seeds
-    if row.model in ("cifar-network", "text-network") or (
+    if row.model in alone.NETWORKS or (
         device.type == "cpu" and row.recipe == "paper" and row.model == "mnist-network" and not row.watch
     ):
         return _one_by_one(row, task, device, count, keeper)
