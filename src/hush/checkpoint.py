@@ -28,7 +28,7 @@ from hush.nesting import flatten, unflatten
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["check_same", "differences", "flatten", "load", "read", "save", "unflatten", "write"]
+__all__ = ["check_same", "differences", "files", "flatten", "load", "read", "save", "unflatten", "write"]
 
 _INDEX = "checkpoint.json"
 _FORMAT = 1
@@ -105,6 +105,11 @@ def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Tensor], Any]:
     for name in index["complex"]:
         tensors[name] = torch.view_as_complex(tensors[name])
     return tensors, index["values"]
+
+
+def files(folder: str | os.PathLike[str]) -> frozenset[str]:
+    """The names of the files that the checkpoint in a folder is made of."""
+    return frozenset({_INDEX, str(_index(Path(folder))["tensors"])})
 
 
 def differences(saved: Any, given: Any, name: str = "") -> tuple[str, ...]:

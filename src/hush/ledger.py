@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hush.accounting.checks import check_whole
@@ -181,6 +182,11 @@ class Ledger:
         """How many steps a new run may have that goes on until the budget is spent: found once, by one search."""
         with self._reading():
             return self._tally.further(_charged(step, 1))
+
+    @property
+    def path(self) -> Path | None:
+        """Where it is kept; None if it is in memory."""
+        return None if self._journal.path is None else Path(self._journal.path)
 
     @property
     def budget(self) -> Budget | None:

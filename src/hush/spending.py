@@ -37,8 +37,7 @@ class Spending:
     @property
     def path(self) -> Path | None:
         """Where the ledger is kept; None if it is in memory."""
-        kept = self.ledger._journal.path
-        return None if kept is None else Path(kept)
+        return self.ledger.path
 
     def check_process(self) -> None:
         """Refuse to go on in a fork: it has the same key, and the same block in hand, as the process it came from."""
