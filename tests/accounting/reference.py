@@ -201,6 +201,22 @@ class RealSpace:
                 terms = law(x) + np.log(-np.expm1(-np.maximum(beyond, 0.0)))
             return float(logsumexp(terms + np.log(weight)))
 
+    def log_complement(self, direction: int, epsilon: float) -> float:
+        """log(1 - delta) = log of P(L <= eps) + e^eps Q(L > eps), both integrated."""
+        law, steps = self.total, self.setting.steps
+        edge = direction * epsilon - steps * self.shift
+        corner = law.v[0] if edge <= 0 else float(np.clip(self.position(np.array([edge]))[0], law.v[0], law.v[-1]))
+        parts = []
+        for ends, below in (((law.v[0], corner), direction == REMOVE), ((corner, law.v[-1]), direction == ADD)):
+            if ends[1] > ends[0]:
+                x, weight = law.panels(*ends, 8 * self.panels)
+                loss = steps * self.shift + self.excess(
+                    x
+                )  # log g: its density under N(0, 1) is law, and e^loss times it
+                with_record = below == (direction == REMOVE)
+                parts.append(logsumexp(law(x) + np.log(weight) + with_record * loss) + (0.0 if below else epsilon))
+        return float(logsumexp(parts))
+
 
 @dataclass(frozen=True)
 class Mesh:

@@ -48,6 +48,57 @@ def test_true_epsilons_come_out_to_all_digits(
     assert bounds.upper - bounds.lower <= 1e-6 * bounds.upper
 
 
+# Near delta = 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps", "log_short"),
+    [
+        (0.447, 0.142, 92, math.log(1e-9)),  # a few hits of large losses: labels
+        (0.9, 0.1, 5, math.log(1e-4)),
+        (0.3, 0.5, 600, -20.0),  # many small losses: one line
+        (0.6, 3.0, 900, -3.0),
+    ],
+)
+def test_deltas_near_one_are_enclosed_to_the_digits_of_what_is_missing_to_one(
+    rate: float, noise: float, steps: int, log_short: float
+) -> None:
+    laws = [reference.RealSpace(Setting(rate, noise, steps), 120.0, resolution) for resolution in (1.0, 1.3)]
+    for direction in (REMOVE, ADD):
+        composition = Composition((Step(rate, noise, steps),))
+        low, high = subsampled._epsilon(composition, direction, math.log1p(-math.exp(log_short)))
+        for end, side in ((low, 1), (high, -1)):
+            if end > 0:
+                first, second = (law.log_complement(direction, end) for law in laws)
+                assert abs(first - second) < 1e-7
+                assert side * (second - log_short) <= 1e-10 + 4 * abs(first - second)
+        if direction == REMOVE:
+            assert 0 < high - low <= 1e-6 * high
+
+
+@pytest.mark.parametrize("direction", [REMOVE, ADD])
+@pytest.mark.parametrize("rate", [0.3, 0.999, 1 - 1e-12])
+def test_one_step_near_delta_one_has_the_digits_of_its_closed_form(rate: float, direction: int) -> None:
+    epsilons = np.array([1e-3, 0.3, 1.1, 20.0])
+    low, high = subsampled._single_curve(Step(rate, 0.1, 1), direction)(epsilons)
+    for i, epsilon in enumerate(epsilons):
+        with mp.workdps(60):
+            exact = reference.one_step(rate, 0.1, direction, mp.mpf(float(epsilon)))
+            if exact > 0:
+                assert low[i] <= mp.log(exact) <= high[i]
+                assert high[i] - low[i] <= 1e-9 * max(-float(mp.log(exact)), float(1 - exact)) + 1e-25
+
+
+def test_a_gaussian_near_delta_one_has_the_digits_of_its_closed_form() -> None:
+    epsilons = np.array([0.0, 1.0, 60.0])
+    low, high = subsampled._gaussian_curve(225.0)(epsilons)
+    with mp.workdps(60):
+        for i, eps in enumerate(map(mp.mpf, epsilons)):
+            short = mp.ncdf(eps / 15 - mp.mpf("7.5")) + mp.exp(eps) * mp.ncdf(-eps / 15 - mp.mpf("7.5"))
+            assert low[i] <= mp.log(1 - short) <= high[i]
+            assert high[i] - low[i] <= 1e-11 * float(short)
+
+
 # Against the references, each direction on its own
 
 

@@ -164,7 +164,7 @@ def _invalid(bounds: Bounds) -> str | None:
 
 
 def _shortfall(bounds: Bounds, seconds: float) -> str | None:
-    """Which aim a valid answer misses: counted, listed in the results, and few."""
+    """Which promise a valid answer breaks."""
     if bounds.upper > LIMIT and (bounds.lower != LIMIT or bounds.upper != math.inf):
         return "too wide"
     if bounds.upper <= LIMIT and bounds.upper - bounds.lower > max(1e-6 * bounds.upper, 1e-12):
@@ -187,6 +187,10 @@ def test_interval_keeps_its_promises_and_encloses_the_reference(
             summary.miss(f"raised {type(error).__name__}: {error}", case, None, time.process_time() - start)
             raise
         seconds = time.process_time() - start
+        if seconds > 1:  # whatever else the machine does may slow one run down, not two
+            start = time.process_time()
+            run.epsilon(delta)
+            seconds = min(seconds, time.process_time() - start)
     summary.counts["answered"] += 1
     problem = _invalid(bounds) or _outside(case, bounds, run, summary)
     if problem is None and index in lattices:
@@ -205,12 +209,10 @@ def test_interval_keeps_its_promises_and_encloses_the_reference(
     assert problem is None, f"{problem}: [{bounds.lower!r}, {bounds.upper!r}] in {seconds:.2f} s"
 
 
-def test_intervals_are_as_narrow_as_aimed_for(summary: _Summary) -> None:
-    """Six digits, or 1e-12; where delta is within 1e-8 of 1 or of the total variation, a few get fewer."""
+def test_intervals_are_as_narrow_as_promised_in_at_most_a_second(summary: _Summary) -> None:
+    """Six digits, or 1e-12: everywhere."""
     assert summary.counts["answered"] == len(CASES)
-    wide = [miss for miss in summary.misses if miss["what"] == "too wide"]
-    assert len(wide) <= max(1, 0.02 * len(CASES)), wide
-    assert all(miss["kind"] == "epsilon near 0" for miss in wide) or FULL, wide
+    assert not summary.misses, summary.misses
 
 
 def _outside(case: Case, bounds: Bounds, run: Mechanism, summary: _Summary) -> str | None:

@@ -1,17 +1,8 @@
 """Certified delta(epsilon) of compositions of (Poisson-subsampled) Gaussian steps, from one contour integral.
 
-With Lambda(s) the log-MGF of the total loss L under P, and any c > 0 in its domain,
-
-    delta(eps) = E_P[(1 - exp(eps - L))_+]
-               = 1/(2 pi i) * integral over Re s = c of exp(Lambda(s) - s eps) / (s (s+1)) ds.
-
-The trapezoidal rule with spacing h on that line does not approximate this, it *equals* a sum of positive terms,
-
-    sum over all integers n of exp(2 pi c n / h) * delta(eps + 2 pi n / h)                       (Poisson summation)
-
-so its error is the terms with n != 0, and Chernoff's inequality bounds each of them.  What else can go wrong is
-bounded too: the nodes left out (`transform.log_decay` falls with |Im s|), the quadrature behind Lambda, rounding,
-and the mass outside the x-interval.  docs/certificate.md has the proofs.
+line.py has the integral and its aliases.  Here the line is chosen, through the saddle point, and the integrand is
+evaluated on it.  What else can go wrong is bounded: the nodes left out (`transform.log_decay` falls with |Im s|), the
+quadrature behind Lambda, rounding, and the mass outside the x-interval.  docs/certificate.md has the proofs.
 """
 
 from __future__ import annotations
@@ -23,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hush.accounting import transform
+from hush.accounting.line import LOG_NEGLIGIBLE, Line, alias_free_spacing, chernoff_points, chernoff_values
 from hush.accounting.roots import bracketed_root
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex, Grid, Numbers, Step
 
@@ -32,7 +24,6 @@ REMOVE, ADD = +1, -1
 _MOST_NODES = 4000
 _MOST_TERMS = 4_000_000
 _WIDEST = 6000
-_LOG_NEGLIGIBLE = -26.0
 
 
 class TooWideError(Exception):
@@ -96,7 +87,7 @@ def _wide_enough(grid: Grid, direction: int, tilt: float) -> Grid:
     power = 1 + tilt if direction == REMOVE else -tilt
     bulge = power / grid.step.noise
     terms = power * grid.loss + grid.log_weight
-    negligible = terms.max() + _LOG_NEGLIGIBLE - np.log(grid.step.count)
+    negligible = terms.max() + LOG_NEGLIGIBLE - np.log(grid.step.count)
     reach = 9.0 + np.sqrt(2 * np.log(grid.step.count))
     right = bulge + reach if terms[-1] > negligible else grid.right
     left = bulge - reach if terms[0] > negligible else grid.left
@@ -123,105 +114,19 @@ def log1p(z: Complex) -> Complex:
     return np.asarray(np.where(np.abs(z) < 0.5, small, large) + 1j * np.arctan2(z.imag, 1 + z.real))
 
 
-def log_peak(c: Array | float) -> Array:
-    """log of the largest value of exp(-c u)(1 - exp(-u)): c^c / (c+1)^(c+1)."""
-    c = np.asarray(c, dtype=float)
-    return c * np.log(c) - (c + 1) * np.log1p(c)
-
-
-def chernoff(log_mgf: Callable[[Array], Array], epsilon: float, points: Array) -> float:
-    """The best of the bounds log delta(eps) <= Lambda(c) - c eps + log_peak(c) over the given c > 0."""
-    return float(np.min(log_mgf(points) - points * epsilon + log_peak(points)))
-
-
-@dataclass(frozen=True)
-class Line:
-    """The integrand at the nodes of one vertical line, good for every epsilon near that line's saddle point."""
-
-    c: float
-    spacing: float
-    nodes: Complex
-    values: Complex
-    """exp(Lambda(s_j) - Lambda(c))."""
-    errors: Array
-    """Bounds on the errors of `values`."""
-    log_scale: float
-    """Lambda(c)."""
-    log_tail: float
-    """log of a bound on |exp(Lambda(s) - Lambda(c))| at every node left out."""
-    chernoff_points: Array
-    chernoff_values: Array
-    dropped: float
-
-    def log_delta(self, epsilons: Array) -> tuple[Array, Array]:
-        """Certified lower and upper bounds on log delta at each epsilon."""
-        epsilon = np.asarray(epsilons, dtype=float)[:, None]
-        kernel = self.nodes * (self.nodes + 1)
-        factor = self.spacing / np.pi
-        terms = (self.values / kernel) * np.exp(-1j * self.nodes.imag * epsilon)
-        total = factor * (terms.real.sum(axis=1) - 0.5 * terms[:, 0].real)
-        turning = 4 * UNIT_ROUNDOFF * np.abs(self.nodes * epsilon) + 64 * UNIT_ROUNDOFF
-        error = factor * ((self.errors + np.abs(self.values) * turning) / np.abs(kernel)).sum(axis=1)
-        error += np.exp(self.log_tail) / (np.pi * self.nodes[-1].imag) + self._aliases(epsilon[:, 0])
-        offset = self.log_scale - self.c * epsilon[:, 0]
-        dropped = np.exp(np.minimum(np.log(self.dropped) - offset, 700.0)) if self.dropped > 0 else 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            lower = np.where(total > error, np.log(np.maximum(total - error, 0.0)), -np.inf) + offset
-            upper = np.log(np.maximum(total + error, 0.0) + dropped) + offset
-        margin = 8 * UNIT_ROUNDOFF * (np.abs(offset) + abs(self.log_scale) + np.abs(self.c * epsilon[:, 0]) + 1)
-        return lower - margin, np.minimum(upper + margin, 0.0)
-
-    def _aliases(self, epsilon: Array) -> Array:
-        """Sum over n != 0 of exp(2 pi c n/h) delta(eps + 2 pi n/h), relative to exp(Lambda(c) - c eps)."""
-        period = 2 * np.pi / self.spacing
-        gap = self.chernoff_points - self.c
-        log_terms = (
-            self.chernoff_values
-            - self.log_scale
-            - np.multiply.outer(epsilon, gap)
-            + np.where(self.chernoff_points > 0, log_peak(np.maximum(self.chernoff_points, 1e-300)), 0.0)
-            - np.abs(gap) * period
-        )
-        ratio = np.exp(-np.abs(gap) * period)
-        with np.errstate(over="ignore"):
-            sums = np.exp(np.minimum(log_terms, 700.0)) / (1 - ratio)
-        right, left = gap > 0, gap < 0
-        result: Array = sums[:, right].min(axis=1) + sums[:, left].min(axis=1)
-        return result
-
-
-def line(task: Problem, c: float, log_negligible: float = _LOG_NEGLIGIBLE) -> Line | None:
+def line(task: Problem, c: float, log_negligible: float = LOG_NEGLIGIBLE) -> Line | None:
     """Choose spacing and number of nodes at c, and evaluate; None where too many nodes would be needed.
 
     A smaller `log_negligible` costs nodes and keeps the line sharp at epsilons further from its saddle point.
     """
     value, mean, variance = task.cumulants(c)
     points = chernoff_points(c, float(np.sqrt(max(variance, 1e-300))))
-    values = np.concatenate([[0.0], task.log_mgf(points[1:])]) + 1e-6
+    values = chernoff_values(task.log_mgf, points)
     spacing = alias_free_spacing(c, mean - 1 / c - 1 / (c + 1), value, points, values, log_negligible)
     height = _height(task, c, value, spacing, log_negligible)
     if not np.isfinite(height):
         return None
     return _evaluate(task, c, spacing, int(np.ceil(height / spacing)) + 1, value, points, values)
-
-
-def chernoff_points(c: float, spread: float) -> Array:
-    """Real points at which Chernoff's inequality is tried: 0, and both sides of c at steps of 1/spread and of c."""
-    fractions = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
-    out = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20]) / spread
-    return np.concatenate([[0.0], c * (1 - fractions), c - out[out < c], c + out, c * (1 + fractions)])
-
-
-def alias_free_spacing(
-    c: float, epsilon: float, value: float, points: Array, values: Array, log_negligible: float = _LOG_NEGLIGIBLE
-) -> float:
-    """The widest spacing whose aliases at epsilon are negligible beside exp(Lambda(c) - c eps)."""
-    gap = points - c
-    with np.errstate(divide="ignore", invalid="ignore"):
-        needed = (values - value - gap * epsilon - log_negligible) / np.abs(gap)
-    needed = np.where(np.isfinite(needed), needed, np.inf)
-    period = max(float(np.min(needed[gap > 0])), float(np.min(needed[gap < 0])))
-    return float(2 * np.pi / period)
 
 
 def _height(task: Problem, c: float, value: float, spacing: float, log_negligible: float) -> float:
@@ -285,56 +190,96 @@ def _evaluate(
     )
 
 
-def _saddle_approximation(task: Problem, log_c: float) -> tuple[float, float]:
-    """log delta and epsilon at the saddle point c, by Laplace's method.
+def _saddle_approximation(task: Problem, c: float) -> tuple[float, float]:
+    """log of delta (c > 0) or of 1 - delta (c < 0), and epsilon, at the saddle point c, by Laplace's method.
 
-    At the saddle, eps = Lambda'(c) - 1/c - 1/(c+1) and delta is about exp(Lambda - c eps) / (c (c+1) sqrt(2 pi V))
-    with V = Lambda'' + 1/c^2 + 1/(c+1)^2.  Only a starting point: what is answered is certified afterwards.
+    At the saddle, eps = Lambda'(c) - 1/c - 1/(c+1) and the integral is about exp(Lambda - c eps) / |c (c+1)| /
+    sqrt(2 pi V) with V = Lambda'' + 1/c^2 + 1/(c+1)^2.  Only a starting point: what is answered is certified later.
     """
-    c = float(np.exp(log_c))
     value, mean, variance = task.cumulants(c)
     if not np.isfinite(value):
         return -np.inf, np.inf
     epsilon = mean - 1 / c - 1 / (c + 1)
     spread = variance + c**-2 + (c + 1) ** -2
-    return value - c * epsilon - np.log(c * (c + 1)) - 0.5 * np.log(2 * np.pi * spread), epsilon
+    return value - c * epsilon - np.log(abs(c * (c + 1))) - 0.5 * np.log(2 * np.pi * spread), epsilon
 
 
-def _falling_root(function: Callable[[float], float], guess: float) -> float:
-    """The root of a falling function of log c, to a hundredth, bracketed from the guess outwards."""
+def place(v: Array | float, complement: bool) -> Array:
+    """Lines by a coordinate with which epsilon rises: c = e^v > 0, or, for 1 - delta, c = -1/(1 + e^v)."""
+    return np.asarray(-1 / (1 + np.exp(v)) if complement else np.exp(v))
+
+
+def _coordinate(c: float, complement: bool) -> float:
+    """The v of a line, or 0 where c is none of this kind."""
+    if complement:
+        return math.log(-(1 + c) / c) if -1 < c < 0 else 0.0
+    return math.log(c) if c > 0 else 0.0
+
+
+def _falling_root(function: Callable[[float], float], guess: float, furthest: float) -> float:
+    """The root of a falling function of v, to a hundredth, bracketed from the guess outwards."""
     value, step = function(guess), 0.25
     if value == 0:
         return guess
     towards = 1.0 if value > 0 else -1.0
     near, far = guess, guess + towards * step
-    while function(far) * towards > 0 and abs(far) < 60:
+    while function(far) * towards > 0 and abs(far) < furthest:
         step *= 2
-        near, far = far, far + towards * step
-    if abs(far) >= 60:
+        near, far = far, float(np.clip(far + towards * step, -furthest, furthest))
+    if abs(far) >= furthest:
         return far
     return bracketed_root(function, min(near, far), max(near, far), absolute=1e-2)
 
 
+_FURTHEST, _FURTHEST_COMPLEMENT = 60.0, 34.0  # 1 + c = e^-34 is still exact
+
+
 def saddle_for_delta(task: Problem, log_delta: float, guess: float = 1.0) -> tuple[float, float]:
     """The c whose saddle point has (about) the given delta, and its epsilon."""
-    root = _falling_root(lambda v: max(_saddle_approximation(task, v)[0], -1e6) - log_delta, float(np.log(guess)))
-    return float(np.exp(root)), _saddle_approximation(task, root)[1]
+    complement = is_complement(log_delta)
+    target = log_complement(log_delta) if complement else log_delta
+    sign = -1.0 if complement else 1.0
+
+    def short(v: float) -> float:
+        return sign * (max(_saddle_approximation(task, float(place(v, complement)))[0], -1e6) - target)
+
+    furthest = _FURTHEST_COMPLEMENT if complement else _FURTHEST
+    c = float(place(_falling_root(short, _coordinate(guess, complement), furthest), complement))
+    return c, _saddle_approximation(task, c)[1]
 
 
-def saddle_for_epsilon(task: Problem, epsilon: float, guess: float = 1.0) -> tuple[float, float]:
-    """The c whose saddle point has the given epsilon, and its (approximate) log delta."""
-    root = _falling_root(lambda v: epsilon - min(_saddle_approximation(task, v)[1], 1e12), float(np.log(guess)))
-    return float(np.exp(root)), _saddle_approximation(task, root)[0]
+def saddle_for_epsilon(
+    task: Problem, epsilon: float, complement: bool = False, guess: float = 1.0
+) -> tuple[float, float]:
+    """The c whose saddle point has the given epsilon, and its (approximate) log delta, or log(1 - delta)."""
+
+    def short(v: float) -> float:
+        return epsilon - min(_saddle_approximation(task, float(place(v, complement)))[1], 1e12)
+
+    furthest = _FURTHEST_COMPLEMENT if complement else _FURTHEST
+    c = float(place(_falling_root(short, _coordinate(guess, complement), furthest), complement))
+    return c, _saddle_approximation(task, c)[0]
+
+
+def is_complement(log_delta: float) -> bool:
+    """Whether 1 - delta is the smaller of the two, and what must be known to many digits."""
+    return log_delta > -math.log(2)
+
+
+def log_complement(log_delta: float) -> float:
+    """log(1 - delta)."""
+    return math.log(-math.expm1(log_delta))
 
 
 def solve_for_delta(
     steps: Sequence[Step], gaussian: float, direction: int, log_delta: float
 ) -> tuple[Problem, float, float]:
     """The problem cut to fit its own saddle point, with that saddle's line c and epsilon."""
-    task = problem(steps, gaussian, direction, log_delta)
+    log_smaller = log_complement(log_delta) if is_complement(log_delta) else log_delta
+    task = problem(steps, gaussian, direction, log_smaller)
     c, epsilon = saddle_for_delta(task, log_delta)
     for _ in range(6):
-        wider = problem(steps, gaussian, direction, log_delta, tilt=c)
+        wider = problem(steps, gaussian, direction, log_smaller, tilt=c)
         if wider.grids == task.grids:
             break
         task = wider
@@ -343,16 +288,16 @@ def solve_for_delta(
 
 
 def solve_for_epsilon(
-    steps: Sequence[Step], gaussian: float, direction: int, epsilon: float
+    steps: Sequence[Step], gaussian: float, direction: int, epsilon: float, complement: bool = False
 ) -> tuple[Problem, float, float]:
-    """The problem cut to fit the saddle point at epsilon, with its line c and log delta."""
+    """The problem cut to fit the saddle point at epsilon, with its line c and log delta, or log(1 - delta)."""
     # Cut for the smallest delta: an epsilon beyond the largest loss of the cut steps has no saddle point at all.
     task = problem(steps, gaussian, direction, -650.0)
-    c, log_delta = saddle_for_epsilon(task, epsilon)
+    c, log_value = saddle_for_epsilon(task, epsilon, complement)
     for _ in range(6):
-        wider = problem(steps, gaussian, direction, min(max(log_delta, -650.0), 0.0), tilt=c)
+        wider = problem(steps, gaussian, direction, min(max(log_value, -650.0), 0.0), tilt=c)
         if wider.grids == task.grids:
             break
         task = wider
-        c, log_delta = saddle_for_epsilon(task, epsilon, c)
-    return task, c, log_delta
+        c, log_value = saddle_for_epsilon(task, epsilon, complement, c)
+    return task, c, log_value

@@ -16,7 +16,8 @@ with smooth probabilities, b0 = Phi((x0-x)/w), b2 = Phi((x-x2)/n), and delta is 
     middle)                  so that some hundred nodes do
 
 Where many small losses decide there is no bulk and the integrand is B1^T.  "For sure" fails only in the Gaussian tails
-of the labels, and that mass is counted as error (docs/certificate.md).
+of the labels, and that mass is counted as error (docs/certificate.md).  Near delta = 1 the same labels give 1 - delta:
+each of them adds its probability less what it adds to delta.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import log_ndtr, ndtr
 
 from hush.accounting import strips
-from hush.accounting.contour import ADD, REMOVE, Line, alias_free_spacing, chernoff_points, log1p
+from hush.accounting.contour import ADD, REMOVE, is_complement, log1p, log_complement, place
 from hush.accounting.labels import (
     Labels,
     bulk_log_mgf,
@@ -43,6 +44,8 @@ from hush.accounting.labels import (
     loss_position,
     reach_below,
 )
+from hush.accounting.line import Line, alias_free_spacing, chernoff_points, chernoff_values, complements
+from hush.accounting.strips import Edge
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Numbers, Step
 
 _MOST_NODES = 20_000
@@ -77,23 +80,32 @@ class Jumps:
     bulk_values: Array
     """The bulk's log-MGF where Chernoff's inequality is tried on it."""
 
+    @property
+    def complement(self) -> bool:
+        """Whether 1 - delta is what is computed."""
+        return self.line.c < 0
+
     def log_delta(self, epsilons: Array) -> tuple[Array, Array]:
         """Certified lower and upper bounds on log delta at each epsilon > 0."""
-        lows, highs = self.line.log_delta(np.asarray(epsilons, dtype=float))
+        lower, upper = self.log_value(epsilons)
+        return complements(lower, upper) if self.complement else (lower, upper)
+
+    def log_value(self, epsilons: Array) -> tuple[Array, Array]:
+        """Certified lower and upper bounds on the log of delta, or of 1 - delta, at each epsilon > 0."""
+        lows, highs = self.line.log_value(np.asarray(epsilons, dtype=float))
         lower, upper = np.full(len(epsilons), -np.inf), np.zeros(len(epsilons))
         for i, epsilon in enumerate(epsilons):
             # all relative to the largest part, so that deltas of 1e-300 keep their digits
-            parts = _closed_form(self.labels, self.direction, float(epsilon))
+            parts = _closed_form(self.labels, self.direction, float(epsilon), self.complement)
             errors = [_log_misjudged(self.labels, self.direction, float(epsilon), self.reach)]
+            errors += [part.log_error for part in parts]
             if self.labels[0].low is not None:
                 errors.append(log_all_bulk(self.direction, float(epsilon), self.bulk_points, self.bulk_values) + 1e-6)
-            scale = max(highs[i], *(log for _, log in parts), *errors)
+            scale = max(highs[i], *(part.log_size for part in parts), *errors)
             if not np.isfinite(scale):
                 continue
-            sizes = np.array([sign * np.exp(log - scale) for sign, log in parts])
-            closed, error = float(sizes.sum()), float(np.exp(np.array(errors) - scale).sum())
-            # each logarithm is good to a few ulp of itself, and to 1e-13 where it is of a Gaussian's tail
-            error += float(np.abs(sizes).sum()) * (64 * UNIT_ROUNDOFF * (4 + abs(scale) + abs(epsilon)) + 4e-13)
+            closed = float(sum(part.sign * np.exp(part.log_size - scale) for part in parts))
+            error = float(np.exp(np.array(errors) - scale).sum())
             low, high = np.exp(lows[i] - scale) + closed - error, np.exp(highs[i] - scale) + closed + error
             margin = 8 * UNIT_ROUNDOFF * (4 + abs(scale))
             if low > 0:
@@ -106,14 +118,15 @@ class Jumps:
 def jumps(
     steps: Sequence[Step], direction: int, epsilon: float, log_target: float, log_tolerance: float = LOG_TOLERANCE
 ) -> Jumps | None:
-    """Set up for epsilon, where delta is about exp(log_target), to about exp(log_tolerance) of it.
+    """Set up for epsilon, where delta is about exp(log_target), to about exp(log_tolerance) of it, or of 1 - delta.
 
     None where this way has no answer.
     """
+    complement = is_complement(log_target)
     certain = float(np.clip(6 - log_tolerance, 14.0, 36.0))
     reach = Reach(reach_below(steps, certain), certain)
-    budget = max(log_target, _LOG_SMALLEST) + log_tolerance
-    found = _without_bulk(steps, direction, epsilon, budget, reach, log_tolerance)
+    budget = max(log_complement(log_target) if complement else log_target, _LOG_SMALLEST) + log_tolerance
+    found = _without_bulk(steps, direction, epsilon, budget, reach, log_tolerance, complement)
     if found is None:
         return None
     labels, line, _ = found
@@ -121,10 +134,12 @@ def jumps(
     if whole is not None and _width_at(whole, epsilon) < 10 * np.exp(log_tolerance):
         return whole
     split = choose_low(labels, direction, epsilon, budget, reach.below)
-    line = None if split is None else _line(split, direction, epsilon, budget, log_tolerance, _MOST_NODES)[0]
+    line = (
+        None if split is None else _line(split, direction, epsilon, budget, log_tolerance, _MOST_NODES, complement)[0]
+    )
     parted = None if split is None or line is None else _set_up(split, direction, line, epsilon, reach)
     if whole is None and parted is None:
-        line = _line(labels, direction, epsilon, budget, log_tolerance, _MOST_NODES)[0]
+        line = _line(labels, direction, epsilon, budget, log_tolerance, _MOST_NODES, complement)[0]
         return None if line is None else _set_up(labels, direction, line, epsilon, reach)
     if whole is None or parted is None:
         return whole or parted
@@ -137,12 +152,18 @@ def _set_up(labels: Sequence[Labels], direction: int, line: Line, epsilon: float
 
 
 def _width_at(jump: Jumps, epsilon: float) -> float:
-    lower, upper = jump.log_delta(np.array([epsilon]))
+    lower, upper = jump.log_value(np.array([epsilon]))
     return float(upper[0] - lower[0])
 
 
 def _without_bulk(
-    steps: Sequence[Step], direction: int, epsilon: float, budget: float, reach: Reach, log_tolerance: float
+    steps: Sequence[Step],
+    direction: int,
+    epsilon: float,
+    budget: float,
+    reach: Reach,
+    log_tolerance: float,
+    complement: bool,
 ) -> tuple[list[Labels], Line | None, float] | None:
     """Labels without bulk; their integral if few nodes do, and how many would."""
     tilt = 0.0
@@ -151,13 +172,13 @@ def _without_bulk(
         if chosen is None or not all(label.middle.is_reasonable for label in chosen):
             return None
         labels = chosen
-        candidates, objective = _candidates(labels, direction, epsilon)
+        candidates, objective = _candidates(labels, direction, epsilon, complement)
         if not np.isfinite(objective.min()):
             return None
         before, tilt = tilt, float(candidates[np.argmin(objective)])
-        if direction == ADD or 0.7 < tilt / max(before, 1e-300) < 1.4:
+        if direction == ADD or (before != 0 and 0.7 < tilt / before < 1.4):
             break
-    line, nodes = _line(labels, direction, epsilon, budget, log_tolerance, _FEW_NODES)
+    line, nodes = _line(labels, direction, epsilon, budget, log_tolerance, _FEW_NODES, complement)
     return labels, line, nodes
 
 
@@ -188,55 +209,114 @@ def _log_expm1(ratio: Array) -> Array:
         return np.where(ratio > 30, ratio, np.log(np.expm1(np.minimum(ratio, 30.0))))
 
 
-def _candidates(labels: Sequence[Labels], direction: int, epsilon: float) -> tuple[Array, Array]:
+def _candidates(labels: Sequence[Labels], direction: int, epsilon: float, complement: bool) -> tuple[Array, Array]:
     """Lines worth trying, and the size of the integrand on the axis there."""
-    tried = np.geomspace(1e-3, 1e5, 64) / (epsilon + reach_below([label.step for label in labels]))
-    candidates, objective = tried, np.empty(0)
+    scale = epsilon + reach_below([label.step for label in labels])
+    furthest = float(np.log1p(scale)) + 7
+    first, last = (-furthest, furthest) if complement else (float(np.log(1e-3 / scale)), float(np.log(1e5 / scale)))
+    tried = np.linspace(first, last, 64)
+    found, objective = tried, np.empty(0)
     for _ in range(3):
-        values = _log_mgf(labels, direction, tried) - tried * epsilon - np.log(tried) - np.log1p(tried)
-        candidates, objective = (
-            (tried, values) if not objective.size else (np.append(candidates, tried), np.append(objective, values))
+        lines = place(tried, complement)
+        values = _log_mgf(labels, direction, lines) - lines * epsilon - np.log(np.abs(lines * (1 + lines)))
+        found, objective = (
+            (tried, values) if not objective.size else (np.append(found, tried), np.append(objective, values))
         )
-        order = np.argsort(candidates)
-        candidates, objective = candidates[order], np.where(np.isnan(objective), np.inf, objective)[order]
+        order = np.argsort(found)
+        found, objective = found[order], np.where(np.isnan(objective), np.inf, objective)[order]
         best = int(np.argmin(objective))
-        tried = np.geomspace(candidates[max(best - 1, 0)], candidates[min(best + 1, len(candidates) - 1)], 14)[1:-1]
-    return candidates, objective
+        tried = np.linspace(found[max(best - 1, 0)], found[min(best + 1, len(found) - 1)], 14)[1:-1]
+    return place(found, complement), objective
 
 
-def _closed_form(labels: Sequence[Labels], direction: int, epsilon: float) -> list[tuple[float, float]]:
-    """The labels whose total is on one side of epsilon for sure: as signed parts, (sign, log of size)."""
-    log_absent, log_ratio = 0.0, 0.0
-    counted = [label for label in labels if not label.dropped] if direction == REMOVE else labels
-    for label in counted:
-        step, edge = label.step, label.high if direction == REMOVE else label.low
-        if edge is None:
-            return []
+@dataclass(frozen=True)
+class Known:
+    """A part of the answer in closed form: its sign, the log of its size, and the log of what may be wrong with it."""
+
+    sign: float
+    log_size: float
+    log_error: float
+
+
+@dataclass(frozen=True)
+class Below:
+    """All steps below an edge each: log of the chance of it without the record, and with it.
+
+    The errors of both follow from Gaussian tails that are good to 4e-13 of themselves.
+    """
+
+    log_absent: float
+    log_ratio: float
+    """log of the chance with the record, less that without it."""
+    doubt_absent: float
+    doubt_ratio: float
+
+    @property
+    def log_present(self) -> float:
+        return self.log_absent + self.log_ratio
+
+    @property
+    def doubt_present(self) -> float:
+        return self.doubt_absent + self.doubt_ratio
+
+
+def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
+    log_absent, log_ratio, doubt_ratio = 0.0, 0.0, 0.0
+    for step, edge in edges:
         spread = np.sqrt(1 + edge.width**2)
         log_below = float(log_ndtr(edge.place / spread))
         log_hit_below = float(log_ndtr((edge.place - 1 / step.noise) / spread))
-        log_absent += step.count * log_below
         # log of P(below)/Q(below), from what is above if that is little
-        above, hit_above = (
-            float(log_ndtr(-edge.place / spread)),
-            float(log_ndtr((1 / step.noise - edge.place) / spread)),
-        )
-        change = (
-            np.expm1(log_hit_below - log_below)
-            if log_below < -0.5
-            else (np.exp(above) - np.exp(hit_above)) / np.exp(log_below)
-        )
-        log_ratio += step.count * float(np.log1p(step.rate * change))
-    if not counted:
-        return []
+        above = float(ndtr(-edge.place / spread))
+        hit_above = float(ndtr((1 / step.noise - edge.place) / spread))
+        if log_below < -0.5:
+            change, unsure = np.expm1(log_hit_below - log_below), abs(log_hit_below) + abs(log_below)
+            unsure *= np.exp(log_hit_below - log_below)
+        else:
+            change, unsure = (above - hit_above) / np.exp(log_below), 2 * (above + hit_above)
+        one = float(np.log1p(step.rate * change))
+        log_absent += step.count * log_below
+        log_ratio += step.count * one
+        doubt_ratio += step.count * 4e-13 * (abs(one) + step.rate * float(unsure) * float(np.exp(-one)))
+    return Below(log_absent, log_ratio, 4e-13 * abs(log_absent), doubt_ratio)
+
+
+def _known(log_size: float, log_error: float, epsilon: float, sign: float = 1.0) -> Known:
+    """With the rounding of the logarithms themselves."""
+    rounded = np.log(64 * UNIT_ROUNDOFF * (4 + abs(log_size) + abs(epsilon))) if np.isfinite(log_size) else -np.inf
+    return Known(sign, log_size, float(np.logaddexp(log_error, log_size + rounded)))
+
+
+def _closed_form(labels: Sequence[Labels], direction: int, epsilon: float, complement: bool) -> list[Known]:
+    """The labels whose total is on one side of epsilon for sure, and what they add to delta, or to 1 - delta.
+
+    Above epsilon that is P - e^eps Q, or e^eps Q; below it nothing, or P.
+    """
+    high = _all_below([(label.step, label.high) for label in labels if not label.dropped])
+    low = _all_below([(label.step, label.low) for label in labels if label.low is not None])
+    counted, bulk = not all(label.dropped for label in labels), labels[0].low is not None
+    parts = []
     with np.errstate(divide="ignore"):
-        if direction == REMOVE:
-            # P(some huge) - e^eps Q(some huge), with Q(none) = exp(log_absent) and P(none) = Q(none) exp(log_ratio)
-            present = -np.expm1(log_absent + log_ratio)
-            return [(1.0, float(np.log(present))), (-1.0, float(epsilon + np.log(-np.expm1(log_absent))))]
-        # P(all bulk) - e^eps Q(all bulk), with P = N(0, 1) and Q the mixture
-        gap = float(epsilon + log_ratio)
-        return [(-np.sign(gap), log_absent + (float(np.log(abs(np.expm1(gap)))) if gap < 700 else gap))]
+        # e^eps Q, and P, of some step huge in the remove direction; P of it in the add direction
+        absent, wrong = np.log(-np.expm1(high.log_absent)), high.log_absent + np.log(high.doubt_absent)
+        if counted and direction == REMOVE:
+            parts.append(_known(epsilon + absent, epsilon + wrong, epsilon, 1.0 if complement else -1.0))
+            if not complement:
+                present = np.log(-np.expm1(high.log_present))
+                parts.append(_known(present, high.log_present + np.log(high.doubt_present), epsilon))
+        elif counted and complement:
+            parts.append(_known(absent, wrong, epsilon))
+        # all steps bulk
+        if bulk and complement:
+            size = low.log_present + (0.0 if direction == REMOVE else epsilon)
+            parts.append(_known(size, size + np.log(low.doubt_present), epsilon))
+        elif bulk and direction == ADD:
+            # P - e^eps Q, with P = N(0, 1) and Q the mixture
+            gap = epsilon + low.log_ratio
+            size = low.log_absent + (np.log(abs(np.expm1(gap))) if gap < 700 else gap)
+            doubt = low.doubt_absent + low.doubt_ratio + 4 * UNIT_ROUNDOFF * (epsilon - low.log_ratio)
+            parts.append(_known(size, low.log_absent + max(gap, 0.0) + np.log(doubt), epsilon, float(-np.sign(gap))))
+    return parts
 
 
 def _log_misjudged(labels: Sequence[Labels], direction: int, epsilon: float, reach: Reach) -> float:
@@ -263,10 +343,16 @@ def _log_misjudged(labels: Sequence[Labels], direction: int, epsilon: float, rea
 
 
 def _line(
-    labels: Sequence[Labels], direction: int, epsilon: float, log_budget: float, log_tolerance: float, most: int
+    labels: Sequence[Labels],
+    direction: int,
+    epsilon: float,
+    log_budget: float,
+    log_tolerance: float,
+    most: int,
+    complement: bool,
 ) -> tuple[Line | None, float]:
     """The integral to about exp(log_budget), unless it takes more nodes than `most`, and how many it takes."""
-    candidates, objective = _candidates(labels, direction, epsilon)
+    candidates, objective = _candidates(labels, direction, epsilon, complement)
     # Off the saddle point digits cancel, but the nodes may be further apart: a few digits buy many nodes.
     least = float(np.min(objective))
     if not np.isfinite(least):
@@ -290,7 +376,7 @@ def _line(
         middle = np.sqrt(few * many)
         few, many = (few, middle) if is_high_enough(middle) else (middle, many)
     # the errors of the nodes are summed against 1/|s (s+1)|
-    allowed = relative + 0.5 * np.log(c * (c + 1)) - 1
+    allowed = relative + 0.5 * np.log(abs(c * (c + 1))) - 1
     return _evaluate(labels, direction, c, spacing, many, value, tails[many], points, values, allowed), many
 
 
@@ -298,11 +384,12 @@ def _alias_free(
     labels: Sequence[Labels], direction: int, epsilon: float, c: float, log_budget: float
 ) -> tuple[float, float, float, Array, Array]:
     """The widest spacing of nodes at c, and what it was found from."""
-    at = _log_mgf(labels, direction, c * np.array([1.0, 0.99, 1.01]))
+    room = min(abs(c), 1 + c) if c < 0 else c
+    at = _log_mgf(labels, direction, c + 0.01 * room * np.array([0.0, -1.0, 1.0]))
     value = float(at[0])
-    curvature = max(float(at[1] + at[2] - 2 * value), 0.0) / (0.01 * c) ** 2
-    points = chernoff_points(c, float(np.sqrt(curvature + c**-2)))
-    values = np.concatenate([[0.0], _log_mgf(labels, direction, points[1:])]) + 1e-6
+    curvature = max(float(at[1] + at[2] - 2 * value), 0.0) / (0.01 * room) ** 2
+    points = chernoff_points(c, float(np.sqrt(curvature + room**-2)))
+    values = chernoff_values(lambda points: _log_mgf(labels, direction, points), points)
     wanted = log_budget - (value - c * epsilon) - 1
     return alias_free_spacing(c, epsilon, value, points, values, wanted), c, value, points, values
 

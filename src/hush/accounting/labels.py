@@ -14,7 +14,8 @@ from functools import cached_property
 import numpy as np
 from scipy.special import log_ndtr
 
-from hush.accounting.contour import ADD, REMOVE, log_peak, problem
+from hush.accounting.contour import ADD, REMOVE, problem
+from hush.accounting.line import log_peak
 from hush.accounting.strips import Edge, Part, Rule
 from hush.accounting.transform import Array, Step
 

@@ -263,7 +263,10 @@ class Poisson:
         """``u = log((e^L - (1 - rate)) / rate)``, without overflow for large losses."""
         small = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / self.rate, -1 + 2.0**-53))
         large = loss - math.log(self.rate) + np.log1p(-(1 - self.rate) * np.exp(-np.maximum(loss, 1.0)))
-        return np.where(loss < 1.0, small, large)
+        # p > 1/2 where losses are below -0.7, so 1 - p is exact, and only the true difference loses digits
+        least = 2.0**-60
+        negative = np.log(np.maximum(np.exp(np.minimum(loss, 0.0)) - (1 - self.rate), least) / self.rate)
+        return np.where(loss < -0.7, negative, np.where(loss < 1.0, small, large))
 
     def reverse(self) -> Pair:
         return Reversed(self)

@@ -15,6 +15,7 @@ from scipy.special import gammaln, log_ndtr, ndtr
 from hush.accounting import contour, jumps, lattice
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.labels import reach_below
+from hush.accounting.line import chernoff, complements, log_peak
 from hush.accounting.losses import GaussianPair, Pair, Poisson
 from hush.accounting.transform import Array, Step
 
@@ -97,10 +98,10 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
         return False
     task = contour.problem(composition.steps, composition.gaussian, direction, target)
     points = np.geomspace(0.3, 300.0, 40) / epsilon
-    bound = contour.chernoff(task.log_mgf, epsilon, points)
+    bound = chernoff(task.log_mgf, epsilon, points)
     if np.logaddexp(bound + 1e-6, np.log(max(task.dropped, 1e-300))) <= target:
         return True
-    curve, _ = _curve_at(composition, direction, epsilon, False, _ROUGH)
+    curve, _ = _curve_at(composition, direction, epsilon, False, _ROUGH, contour.is_complement(target))
     return curve is not None and bool(curve(np.array([epsilon]))[1][0] <= target)
 
 
@@ -112,7 +113,7 @@ def _chernoff_curve(composition: Composition, direction: int, epsilons: Array) -
     task = contour.problem(composition.steps, composition.gaussian, direction, -690.0)
     scale = max(float(np.max(epsilons)), 1e-12)
     points = np.geomspace(0.3, 1e5, 60) / scale
-    exponents = task.log_mgf(points) + contour.log_peak(points) - np.multiply.outer(epsilons, points)
+    exponents = task.log_mgf(points) + log_peak(points) - np.multiply.outer(epsilons, points)
     bound = np.logaddexp(exponents.min(axis=1) + 1e-6, np.log(max(task.dropped, 1e-300)))
     if direction == ADD and composition.gaussian == 0:
         bound = np.where(epsilons >= composition.most_added, -np.inf, bound)
@@ -143,9 +144,38 @@ def single_step_log_delta(step: Step, direction: int, epsilons: Array) -> Array:
 def _inner(rate: float, loss: Array) -> Array:
     """The inner loss u with log(1 - p + p e^u) = loss; NaN where no u gives so small a loss."""
     moderate = np.log1p(np.expm1(np.minimum(loss, 30.0)) / rate)
-    return np.where(
-        loss > 30.0, loss - np.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(loss, 30.0))), moderate
+    large = loss - np.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(loss, 30.0)))
+    negative = np.log((np.exp(np.minimum(loss, 0.0)) - (1 - rate)) / rate)  # p > 1/2, where 1 - p is exact
+    return np.where(loss > 30.0, large, np.where(loss < -0.7, negative, moderate))
+
+
+def _inner_doubt(rate: float, loss: Array, inner: Array) -> Array:
+    """How many units of rounding `_inner` is off: e^u = (e^loss - 1 + p)/p loses digits where it is small."""
+    size = np.where(
+        loss < -0.7, np.exp(np.minimum(loss, 0.0)) * (1 + np.abs(loss)), np.abs(np.expm1(np.minimum(loss, 0.0)))
     )
+    return np.asarray(np.abs(inner) + size / (rate * np.exp(np.minimum(inner, 700.0))))
+
+
+def _gaussian_log_complement(mu: float, epsilon: Array) -> Array:
+    """log(1 - delta) = log(Phi(eps/mu - mu/2) + e^eps Phi(-mu/2 - eps/mu)): both terms are positive."""
+    return np.asarray(np.logaddexp(log_ndtr(epsilon / mu - 0.5 * mu), epsilon + log_ndtr(-0.5 * mu - epsilon / mu)))
+
+
+def single_step_log_complement(step: Step, direction: int, epsilons: Array) -> Array:
+    """log(1 - delta) of one subsampled Gaussian step, from positive terms.
+
+    remove: 1 - p + p (1 - delta_gauss(t));  add: (1-p) e^eps + p e^(eps+t) (1 - delta_gauss(-t)).
+    """
+    mu = 1 / step.noise
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inner = _inner(step.rate, direction * epsilons)
+        if direction == REMOVE:
+            missed, hit = np.log1p(-step.rate), np.log(step.rate) + _gaussian_log_complement(mu, inner)
+        else:
+            missed = np.log1p(-step.rate) + epsilons
+            hit = np.log(step.rate) + epsilons + inner + _gaussian_log_complement(mu, -inner)
+        return np.where(np.isnan(inner), 0.0, np.logaddexp(missed, hit))
 
 
 def _gaussian_log_delta(mu: float, epsilon: Array) -> Array:
@@ -217,7 +247,9 @@ def _epsilon_by_line(composition: Composition, direction: int, target: float) ->
     try:
         task, c, guess = contour.solve_for_delta(composition.steps, composition.gaussian, direction, target)
         if guess > 0.99 * EPSILON_LIMIT:
-            task, c, _ = contour.solve_for_epsilon(composition.steps, composition.gaussian, direction, EPSILON_LIMIT)
+            task, c, _ = contour.solve_for_epsilon(
+                composition.steps, composition.gaussian, direction, EPSILON_LIMIT, contour.is_complement(target)
+            )
         line = contour.line(task, c)
     except contour.TooWideError:
         return 0.0, np.inf
@@ -231,6 +263,9 @@ def _epsilon_by_jumps(composition: Composition, direction: int, target: float, g
     low, high = 0.0, np.inf
     guess = min(guess, EPSILON_LIMIT)
     below, above, tolerance, failed = 0.0, EPSILON_LIMIT, _ROUGH, 0
+    # what falls with epsilon is log delta, or minus log(1 - delta)
+    sign = -1 if contour.is_complement(target) else 1
+    wanted = contour.log_complement(target) if sign < 0 else target
     for _ in range(14):
         jump = jumps.jumps(composition.steps, direction, guess, target, tolerance)
         if jump is None:
@@ -239,20 +274,22 @@ def _epsilon_by_jumps(composition: Composition, direction: int, target: float, g
                 break
             above, guess = guess, float(np.sqrt(below * guess))
             continue
-        lower, upper = jump.log_delta(guess * np.array([1.0, 1 + 1e-5]))
-        below, above = (guess, above) if lower[0] > target else (below, guess) if upper[0] < target else (below, above)
-        if guess == EPSILON_LIMIT and lower[0] > target:
+        lower, upper = jump.log_value(guess * np.array([1.0, 1 + 1e-5]))
+        is_below = lower[0] > wanted if sign > 0 else upper[0] < wanted
+        is_above = upper[0] < wanted if sign > 0 else lower[0] > wanted
+        below, above = (guess, above) if is_below else (below, guess) if is_above else (below, above)
+        if guess == EPSILON_LIMIT and is_below:
             return EPSILON_LIMIT, np.inf
-        if upper[0] < target and jump.log_delta(np.zeros(1))[1][0] <= target:
+        if is_above and jump.log_delta(np.zeros(1))[1][0] <= target:
             return 0.0, 0.0
-        slope = float((upper[0] - upper[1]) / 1e-5)  # by the logarithm of epsilon
-        short = 0.5 * (lower[0] + upper[0]) - target
+        slope = sign * float((upper[0] - upper[1]) / 1e-5)  # by the logarithm of epsilon
+        short = sign * (0.5 * (lower[0] + upper[0]) - wanted)
         failed += bool(tolerance < _ROUGH and upper[0] - lower[0] > 0.5)
         if failed > 3:
             break
         if not (np.all(np.isfinite(lower)) and slope > 0):
-            root = 0.7 * guess if upper[0] < target else 1.4 * guess if lower[0] > target else guess
-        elif abs(upper[0] - target) < 0.03 * slope:
+            root = 0.7 * guess if is_above else 1.4 * guess if is_below else guess
+        elif abs(upper[0] - wanted) < 0.03 * slope:
             root = _search(jump.log_delta, guess, target, (0.8 * guess, 1.25 * guess))
         elif abs(short) > 0.5:
             root = guess * float(np.exp(np.clip(short / slope, -3.0, 1.0)))
@@ -349,13 +386,16 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
 def _search(curve: Curve, guess: float, target: float, within: tuple[float, float] = (0.0, EPSILON_LIMIT)) -> float:
     """The epsilon > 0 at which the middle of the bounds is the target, by safeguarded Newton steps."""
     below, above = within
+    wanted = -contour.log_complement(target) if contour.is_complement(target) else target
     at = float(np.clip(guess, 1e-15, EPSILON_LIMIT))
     for _ in range(80):
         nudge = 1e-5 * at
         lower, upper = curve(np.array([at, at + nudge]))
         middle = np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)
-        with np.errstate(invalid="ignore"):
-            gap, slope = middle[0] - target, (middle[1] - middle[0]) / nudge
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if contour.is_complement(target):
+                middle = -np.log(-np.expm1(middle))
+            gap, slope = middle[0] - wanted, (middle[1] - middle[0]) / nudge
         if gap > 0:
             below = at
         else:
@@ -409,11 +449,19 @@ def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tup
 
 
 def _curve_at(
-    composition: Composition, direction: int, epsilon: float, many: bool, log_tolerance: float = jumps.LOG_TOLERANCE
+    composition: Composition,
+    direction: int,
+    epsilon: float,
+    many: bool,
+    log_tolerance: float = jumps.LOG_TOLERANCE,
+    complement: bool = False,
 ) -> tuple[Curve | None, float]:
     """A curve that is sharp at epsilon (and, for many points, far around it), and the spread of its tilted loss."""
     try:
-        task, c, target = contour.solve_for_epsilon(composition.steps, composition.gaussian, direction, epsilon)
+        task, c, target = contour.solve_for_epsilon(
+            composition.steps, composition.gaussian, direction, epsilon, complement
+        )
+        target = contour.log_complement(min(target, -1e-300)) if complement else min(target, -0.7)
         line = contour.line(task, c, -45.0) if many else contour.line(task, c)
     except contour.TooWideError:
         line, target = None, float(_sum_of_log_deltas(composition, direction, np.array([epsilon]))[0])
@@ -432,9 +480,9 @@ def _jumps_at(
     composition: Composition, direction: int, epsilon: float, target: float, log_tolerance: float
 ) -> tuple[jumps.Jumps | None, float]:
     """The sharpest of a few set-ups at epsilon, each for the delta that the one before found, and its width there."""
-    best, narrowest = None, np.inf
+    best, narrowest, least = None, np.inf, max(target, -0.7)
     for tolerance in (_ROUGH, _ROUGH, _ROUGH, log_tolerance, log_tolerance + 4):
-        jump = jumps.jumps(composition.steps, direction, epsilon, min(target, -1e-3), max(tolerance, log_tolerance))
+        jump = jumps.jumps(composition.steps, direction, epsilon, target, max(tolerance, log_tolerance))
         if jump is None:
             target -= 25  # a delta taken for larger than it is leaves out all that makes it up
             continue
@@ -443,7 +491,7 @@ def _jumps_at(
             best, narrowest = jump, upper - lower
         if narrowest < max(_ENOUGH, 4 * np.exp(log_tolerance)):
             break
-        target = 0.5 * (lower + upper) if np.isfinite(lower) else upper - 5
+        target = min(0.5 * (lower + upper) if np.isfinite(lower) else upper - 5, least)
     return best, narrowest
 
 
@@ -457,7 +505,7 @@ def _gaussian_curve(squared: float) -> Curve:
         value = _gaussian_log_delta(mu, epsilons)
         size = log_ndtr(0.5 * mu - epsilons / mu)
         margin = _margin(size, value, np.abs(epsilons))
-        return value - margin, np.minimum(value + margin, 0.0)
+        return _sharper(value, margin, _gaussian_log_complement(mu, epsilons), np.abs(epsilons))
 
     return curve
 
@@ -470,11 +518,23 @@ def _single_curve(step: Step, direction: int) -> Curve:
         with np.errstate(divide="ignore", invalid="ignore"):
             inner = _inner(step.rate, direction * epsilons)
             size = log_ndtr(0.5 * mu - direction * inner / mu)
-            margin = _margin(size, value - np.log(step.rate), np.abs(inner))
+            doubt = _inner_doubt(step.rate, direction * epsilons, inner)
+            margin = _margin(size, value - np.log(step.rate), doubt)
         margin = np.where(np.isnan(margin), 0.0, margin)
-        return value - margin, np.minimum(value + margin, 0.0)
+        return _sharper(value, margin, single_step_log_complement(step, direction, epsilons), doubt)
 
     return curve
+
+
+def _sharper(value: Array, margin: Array, complement: Array, argument: Array) -> tuple[Array, Array]:
+    """log delta within its margin, or, where delta is near 1, from log(1 - delta), a sum of two Gaussian tails."""
+    lower, upper = value - margin, np.minimum(value + margin, 0.0)
+    near = value > -0.7
+    if not near.any():
+        return lower, upper
+    doubt = 4e-13 + 2.0**-53 * 64 * (1 + np.abs(complement) + np.nan_to_num(argument))
+    low, high = complements(complement - doubt, np.minimum(complement + doubt, 0.0))
+    return np.where(near, np.maximum(lower, low), lower), np.where(near, np.minimum(upper, high), upper)
 
 
 def _margin(size: Array, value: Array, argument: Array) -> Array:
