@@ -66,7 +66,8 @@ def run_rows(
             return False
         if task is None or prepared != (row.task, row.pca_noise, row.directions):
             task, prepared = None, (row.task, row.pca_noise, row.directions)
-            limit = QUICK_RECORDS if quick else None
+            say(f"{experiment.name}: preparing {row.task}")
+            limit = (QUICK_RECORDS // 4 if "scattering" in row.task else QUICK_RECORDS) if quick else None
             task = prepare_task(row.task, data_dir, device, row.pca_noise, records=limit, directions=row.directions)
         say(f"{experiment.name}: {row.name} ({row.recipe})")
         try:

@@ -138,7 +138,9 @@ class Trainer:
         stds = [plan.stds(0, names)[0] if plan else 0.0 for plan in plans]
         if coordinates is not None:
             limits = [coordinates.threshold(plan) for plan in plans]
-            stds = [std * limit * math.sqrt(coordinates.layers) for std, limit in zip(stds, limits, strict=True)]
+            stds = [
+                std and std * limit * math.sqrt(coordinates.layers) for std, limit in zip(stds, limits, strict=True)
+            ]
         self.limits, self.stds = self._column(limits), self._column(stds)
         self._allocate()
 
