@@ -65,6 +65,7 @@ def main() -> None:
         return
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     device = torch.device(options.device)
     began = time.monotonic()
     deadline = began + options.limit

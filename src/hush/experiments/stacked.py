@@ -55,9 +55,9 @@ class Affine:
     def weighted_sums(self, g: Tensor, weights: Tensor) -> Parameters:
         if self.formed is not None:
             shares = weights if self.scale is None else weights * self.scale
-            largest = shares.amax(1, keepdim=True).clamp_min(1e-30)
-            shares = (shares / largest).to(self.formed.dtype)
-            summed = (shares[:, None] @ self.formed.flatten(2)).to(g.dtype) * largest[:, :, None]
+            whole = shares.sum(1, keepdim=True).clamp_min(1e-30)  # a mean can't overflow in half precision
+            mean = (shares / whole).to(self.formed.dtype)[:, None] @ self.formed.flatten(2)
+            summed = mean.to(g.dtype) * whole[:, :, None]
             weight = summed.view(-1, *self.formed.shape[2:])
         else:
             weight = self.inputs.flatten(1, 2).mT @ (g * weights[:, :, None, None]).flatten(1, 2)
