@@ -73,15 +73,24 @@ class NegativeBinomial(Runs):
             raise ValueError(f"The mean number of runs lies above 1, got {self.mean}.")
         if not -1 < self.shape < math.inf:
             raise ValueError(f"The shape of a truncated negative binomial law lies above -1, got {self.shape}.")
+        if not math.isclose(_mean(self._log_gamma, self.shape), self.mean, rel_tol=1e-9):
+            raise ValueError(
+                f"A truncated negative binomial law of shape {self.shape} can't be computed at a mean of "
+                f"{self.mean:g}; take a larger shape or a smaller mean."
+            )
 
     @cached_property
-    def gamma(self) -> float:
-        """The parameter of the law: the chance to stop after a run, for the geometric one."""
+    def _log_gamma(self) -> float:
         low, high = -700.0, -1e-12  # of log gamma; the mean falls in gamma
         for _ in range(200):
             middle = (low + high) / 2
             low, high = (middle, high) if _mean(middle, self.shape) > self.mean else (low, middle)
-        return math.exp((low + high) / 2)
+        return (low + high) / 2
+
+    @property
+    def gamma(self) -> float:
+        """The parameter of the law: the chance to stop after a run, for the geometric one."""
+        return math.exp(self._log_gamma)
 
     def log_slope(self, y: Array) -> Array:
         gamma = self.gamma
@@ -89,12 +98,13 @@ class NegativeBinomial(Runs):
         return slope
 
     def masses(self) -> Iterator[tuple[int, float]]:
-        gamma, shape = self.gamma, self.shape
-        # f'(0) = E[K] gamma^(1 + shape)
-        mass = math.exp(math.log(self.mean) + (1 + shape) * math.log(gamma))
+        log_gamma, shape = self._log_gamma, self.shape
+        # f'(0) = E[K] gamma^(1 + shape); by logarithms, since the first masses of a large shape are below any number
+        mass = math.log(self.mean) + (1 + shape) * log_gamma
+        more = math.log(-math.expm1(log_gamma))  # of 1 - gamma
         for k in count(1):
-            yield k, mass
-            mass *= (1 - gamma) * (k + shape) / (k + 1)
+            yield k, math.exp(mass)
+            mass += more + math.log((k + shape) / (k + 1))
 
     def to_dict(self) -> dict[str, Any]:
         return {"runs": self.kind, "mean": self.mean, "shape": self.shape}

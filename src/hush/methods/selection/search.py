@@ -102,6 +102,9 @@ class Search:
             json.dumps(self.to_dict(), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(f"A candidate's settings are plain numbers, words and lists ({error}).") from None
+        units = {candidate.plan.unit for candidate in self.candidates}
+        if len(units) > 1:
+            raise ValueError(f"The candidates protect different units, {' and '.join(sorted(units))}; choose one.")
         costs.check(self.each)
 
     @staticmethod
