@@ -225,7 +225,7 @@ class Trainer:
         return self._as_taken(x[part[:, :, None], copies])
 
     def _as_taken(self, x: Tensor) -> Tensor:
-        return x.float() if x.is_floating_point() and not self.model.half else x
+        return as_taken(self.model, x)
 
     @torch.no_grad()
     def step(self) -> None:
@@ -311,13 +311,18 @@ class Trainer:
         return graph
 
 
+def as_taken(model: Model, x: Tensor) -> Tensor:
+    """Records as the model's products want them: numbers stay, and halves do where a GPU multiplies them fast."""
+    return x if not x.is_floating_point() or (model.half and x.is_cuda) else x.float()
+
+
 @torch.no_grad()
 def predict(model: Model, weights: Parameters, x: Tensor, chunk: int = 2000) -> Tensor:
     """Outputs (S, N, ...) of all models on the same inputs."""
     models = len(next(iter(weights.values())))
     found = []
     for part in x.split(chunk):
-        inputs = part if model.half or not part.is_floating_point() else part.float()
+        inputs = as_taken(model, part)
         found.append(model.forward(Tape(), weights, inputs[None].expand(models, *inputs.shape)).detach())
     return torch.cat(found, 1)
 
