@@ -208,20 +208,30 @@ class TestBounds:
         expected = np.logaddexp(-10, math.log(10) + (order - 1) * (order / 8 + 10 * delta)) / (order - 1)
         assert found.divergences[k] == pytest.approx(expected, rel=1e-6)
 
-    def test_the_poisson_theorem_fails_below_a_mean_of_one_without_the_chance_of_no_run(self) -> None:
+    @pytest.mark.parametrize(("mean", "fails"), [(0.1, True), (0.3, True), (0.7, True), (1.0, False), (3.0, False)])
+    def test_the_poisson_theorem_fails_below_a_mean_of_one_without_the_chance_of_no_run(
+        self, mean: float, fails: bool
+    ) -> None:
         """Two results, the better one likelier with the record; order 6, the two laws of the best by their masses."""
-        runs, p, q = selection.Poisson(0.3), np.array([0.5, 0.5]), np.array([0.6, 0.4])
+        runs, p, q = selection.Poisson(mean), np.array([0.5, 0.5]), np.array([0.6, 0.4])
         truth = exact_renyi(best_of(runs, p), best_of(runs, q), 6.0)
-        eps = math.log(1 + 1 / 5)
-        without = max(exact_renyi(p, q, 6.0) + 0.3 * exact_delta(p, q, eps) + math.log(0.3) / 5, 0.0)
-        assert without < truth
-        assert truth <= math.log(math.exp(-0.3) + math.exp(5 * (without - math.log(0.3) / 5) + math.log(0.3)))
+        some = 5 * (exact_renyi(p, q, 6.0) + mean * exact_delta(p, q, math.log(1 + 1 / 5))) + math.log(mean)
+        assert (some / 5 < truth) == fails  # as printed
+        assert truth <= np.logaddexp(-mean, some) / 5
+        if mean == 0.3:
+            assert truth == pytest.approx(0.0332, abs=5e-5)
+            assert some / 5 == pytest.approx(-0.1255, abs=5e-5)
 
     def test_theorem_d1_gives_the_papers_example_and_its_price(self) -> None:
         example = selection.Gupta(epsilon=0.0, extra=0.5, failure=0.05, share=1 / 6700)
-        assert example.loss < 100 < selection.Gupta(0.0, 0.5, 0.05, 1 / 6720).loss
+        assert example.loss == pytest.approx(99.990, abs=5e-4)
+        assert selection.Gupta(0.0, 0.5, 0.05, 1 / 6720).loss > 100
         assert example.total.epsilon(0.0).upper == pytest.approx(4.0)
-        assert 8e11 < example.calls < 1e12
+        assert example.calls == pytest.approx(8.98e11, rel=1e-3)
+        # a hundred settings, as the paper tried, each once: the theorem's mechanism makes a million times as many runs
+        assert selection.Gupta(0.0, 0.5, 0.05, 1 / 100).calls == pytest.approx(1.327e8, rel=1e-3)
+        # and 1/2 itself isn't allowed: just inside, fewer settings keep the loss below 100
+        assert selection.Gupta(0.0, 0.49, 0.05, 1 / 5120).loss < 100 < selection.Gupta(0.0, 0.49, 0.05, 1 / 5121).loss
 
     def test_runs_without_moments_have_a_profile(self) -> None:
         found = costs.profile([Projected(2.0, 30)], selection.Geometric(4))
