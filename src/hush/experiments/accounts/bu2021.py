@@ -30,9 +30,10 @@ def figure8(folder: Path) -> Found:
             cells.append(f"{upper[-1]:.4g}" if math.isfinite(upper[-1]) else "above 10,000")
         exact = [(Gaussian(noise).poisson(rate) * t).epsilon(1e-5).upper for t in steps]
         axis.semilogy(epochs, exact, color="black", label="exact norms")
-        axis.set(xlabel="epochs", ylabel="epsilon at delta 1e-5", title=f"N = {records}, B = {batch}, sigma = {noise}")
-        axis.legend(frameon=False, fontsize=8)
+        axis.set(xlabel="epochs", ylabel="epsilon at delta 1e-5", xticks=epochs)
+        axis.set_title(f"N = {records}, B = {batch}, sigma = {noise}; r = 1 lies above", fontsize=9)
         rows.append((f"N = {records}, B = {batch}, sigma = {noise}", *cells, f"{exact[-1]:.4g}"))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     table = Table(
         "Figure 8, epsilon after five epochs",
         ("setting", *(f"r = {count}" for count in COUNTS), "exact norms"),
