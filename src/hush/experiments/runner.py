@@ -149,5 +149,6 @@ def _quick(row: Row, task: Task) -> Row:
     batch, most = min(row.batch, records / 8), QUICK_STEPS
     if row.model in NETWORKS:
         batch, most = 32, 5
-    steps, z_steps = min(row.length(records), most), min(row.z_steps, 3)
+    spends = row.steps is None and row.epochs is None  # as many steps as the full number of records would allow
+    steps, z_steps = most if spends else min(row.length(records), most), min(row.z_steps, 3)
     return replace(row, batch=batch, steps=steps, epochs=None, copies=1, z_steps=z_steps, watch=0.0)
