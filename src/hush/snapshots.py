@@ -65,6 +65,7 @@ def progress(private: Private) -> dict[str, Any]:
         "threshold": private.threshold,
         "step": private.steps_done,
         "notes": list(private.notes),
+        "way": [private._memory.way, private._memory.reason],
     }
 
 
@@ -79,6 +80,7 @@ def restore(private: Private, state: dict[str, Any]) -> None:
     private.threshold = state["threshold"]
     private.steps_done = state["step"]
     private.notes = tuple(state["notes"])
+    private._memory.way, private._memory.reason = state.get("way", (0, ""))  # another way would round differently
     _set_generators(state["generators"])
 
 

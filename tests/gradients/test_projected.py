@@ -571,6 +571,19 @@ class TestTraining:
             whole.step(losses, x, y)
         assert all(torch.equal(a, b) for a, b in zip(model.parameters(), whole.model.parameters(), strict=True))
 
+    def test_a_way_that_was_found_is_kept_when_resuming(self, tmp_path: Path) -> None:
+        """Another way would give the same numbers but for rounding, and so other bits than without a stop."""
+        pytest.importorskip("safetensors")
+        plan = hush.Plan(**PLAN, steps=6, noise_multiplier=1.0, projections=8)
+        x, y = torch.randn(300, 5, 6), torch.zeros(300, dtype=torch.long)
+        net = Net(None, 6, apply(Times))
+        private = hush.Private(net, torch.optim.SGD(net.parameters(), lr=0.1), plan, ledger=tmp_path / "ledger")
+        for batch in private.batches((x, y), steps=2):
+            private.step(losses_of(net), *batch)
+        private.save(tmp_path / "checkpoint")
+        again = hush.Private.resume(tmp_path / "checkpoint", net, torch.optim.SGD(net.parameters(), lr=0.1))
+        assert again._memory.way == private._memory.way == 2
+
     @pytest.mark.parametrize("size", [1e-6, 1.0, 1e4, 1e30, float("inf"), float("nan")])
     @pytest.mark.parametrize("users", [False, True])
     def test_replayed_on_a_neighbour_a_step_moves_by_what_is_accounted(

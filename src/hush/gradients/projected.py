@@ -154,13 +154,13 @@ def full_float32(parameters: Sequence[Tensor]) -> Iterator[None]:
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    older: list[tuple[Any, str]] = [(matmul, "allow_tf32"), (cudnn, "allow_tf32")]
-    newer: list[tuple[Any, str]] = [(switch, "fp32_precision") for switch in (matmul, cudnn.conv, cudnn.rnn)]  # type: ignore[attr-defined]
-    off: Any
+    switches: list[tuple[Any, str]] = [(matmul, "allow_tf32"), (cudnn, "allow_tf32")]
+    off: Any = False
     try:
-        switches, before, off = older, [getattr(*switch) for switch in older], False
+        before = [getattr(*switch) for switch in switches]
     except RuntimeError:
-        switches, before, off = newer, [getattr(*switch) for switch in newer], "ieee"
+        switches = [(part, "fp32_precision") for part in (matmul, cudnn.conv, cudnn.rnn)]  # type: ignore[attr-defined]
+        before, off = [getattr(*switch) for switch in switches], "ieee"
     try:
         for switch in switches:
             setattr(*switch, off)
