@@ -467,6 +467,19 @@ def test_a_histogram_is_released_as_often_as_the_plan_counts_it() -> None:
     twice.learn(histogram, data())
 
 
+@pytest.mark.parametrize("stage", ["draw", "counts"])
+def test_a_histogram_is_charged_before_a_record_is_read(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    histogram = Histogram(records=RECORDS, batch=30, noise_multiplier=1.0)
+    mac, private = start(Expansion(1.0), beside=histogram.mechanism, steps=6)
+    monkeypatch.setattr(Histogram, stage, broken)
+    with pytest.raises(KeyboardInterrupt):
+        mac.learn(histogram, data())
+    assert private.spent().mechanism == histogram.mechanism
+
+
 def test_thresholds_are_learned_from_an_empty_sample_too() -> None:
     histogram = Histogram(records=RECORDS, batch=30, noise_multiplier=1.0)
     mac, _ = start(Expansion(1.0), beside=histogram.mechanism, steps=6)
