@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import os
 import random
@@ -30,8 +29,9 @@ def in_secret(seed: int) -> Iterator[None]:
     threshold, for_numpy, for_python = logging.root.manager.disable, np.random.get_state(), random.getstate()
     with (
         _descriptors_silenced(),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
+        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
         warnings.catch_warnings(),
         torch.random.fork_rng(),
     ):
