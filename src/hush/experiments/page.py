@@ -167,9 +167,9 @@ def _times(timing: Timing, found: dict[str, Any]) -> str:
         mine = found.get("times", {}).get(way, {})
         theirs = timing.paper.get("outer" if way == "ghost" else way, ())
         paper = " / ".join(f"{seconds:g}" for seconds in theirs)
-        seconds = f"**{mine['seconds']:.3g}**" if "seconds" in mine else mine.get("failed", "not run yet")
+        seconds = f"**{_short(mine['seconds'])}**" if "seconds" in mine else mine.get("failed", "not run yet")
         plain = found.get("times", {}).get("plain", {}).get("seconds")
-        ratio = f"{mine['seconds'] / plain:.2g}" if plain and "seconds" in mine else ""
+        ratio = _short(mine["seconds"] / plain) if plain and "seconds" in mine else ""
         rows.append((way, paper, seconds, ratio, f"{mine['mib']:,}" if "mib" in mine else ""))
     columns = ("way", "paper, seconds an epoch", "hush, seconds an epoch", "over plain", "peak MiB")
     return "\n".join([*lines, _table(columns, rows)])
@@ -229,6 +229,10 @@ def _verdict(row: Row, score: dict[str, Any]) -> str:
         return ""
     reached = score["mean"] >= row.target if row.metric == "accuracy" else score["mean"] <= row.target
     return "reached" if reached else "missed"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def _wrapped(text: str, indent: str = "") -> str:

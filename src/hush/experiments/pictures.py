@@ -114,12 +114,12 @@ def one_varied(experiment: Experiment, scores: Scores, folder: Path) -> str | No
     }
     figure, axes = panels(2, 3, 3.2)
     for axis, name in zip(axes, names, strict=True):
+        axis.set(xlabel=name, ylabel="test accuracy, percent", ylim=(80, 97))
         rows = [row for row in experiment.rows if row.panel == name and "mean" in scores.get(row.name, {})]
         points = [(row.place or 0.0, scores[row.name]) for row in rows] + [(middle[name], scores[reference.name])]
         points.sort(key=lambda point: point[0])
         _panel(axis, points)
         axis.plot([middle[name]], [scores[reference.name]["mean"]], "o", color=ORANGE, label="reference")
-        axis.set(xlabel=name, ylabel="test accuracy, percent", ylim=(80, 97))
     axes[0].legend(frameon=False, fontsize=8)
     return save(figure, folder, f"{experiment.name}.png")
 
