@@ -249,7 +249,7 @@ def test_one_key_given_to_two_runs_gives_them_different_noise() -> None:
 def test_examples_that_meet_before_a_dropout_are_found() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(4, 4)
-    private = private_of(layer)
+    private = private_of(layer, key=Key.from_seed(1))
     batches = private.batches((ROWS,))
     (x,) = next(batch for batch in batches if len(batch[0]) > 1)
     with pytest.raises(ValueError, match="other examples"):

@@ -21,13 +21,13 @@ CROSSING = (
 
 
 def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor) -> None:
-    """Raise if the last example's loss, alone, isn't what it was among the others, though nothing is random."""
+    """Raise if the first or last example's loss, alone, isn't what it was among the others, though nothing is random."""
     n, together = len(values), values.detach()
     devices = sorted({x.device for x in batch if isinstance(x, Tensor) and x.is_cuda}, key=str)
     half = values.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(values.device.type)
     with torch.random.fork_rng(devices=devices):
-        alone = _losses(losses, pick(batch, slice(n - 1, n)), 1)
-        if _close(alone, together[-1:], together, 1e-1 if half else 1e-2):
+        alone = torch.cat([_losses(losses, pick(batch, slice(i, i + 1)), 1) for i in (0, n - 1)])
+        if _close(alone, together[[0, -1]], together, 1e-1 if half else 1e-2):
             return
         if _close(_losses(losses, batch, n), together, together, 1e-2 if half else 1e-5):
             raise ValueError(CROSSING)
@@ -38,7 +38,7 @@ def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor) -> None
 def _in_other_company(
     losses: Losses, batch: Sequence[Any], n: int, devices: Sequence[torch.device], tolerance: float
 ) -> bool:
-    """Whether a random loss of the last example changes when copies of it take the others' places.
+    """Whether the first or last example's random loss changes when copies of it take the others' places.
 
     The random numbers are the same each time, and so are the shapes: a dropout layer draws the same masks.
     """
@@ -50,8 +50,11 @@ def _in_other_company(
     once, again = drawn(batch), drawn(batch)
     if not _close(again, once, once, tolerance):
         return False  # its random numbers come from elsewhere
-    alike = [x[n - 1 :].expand_as(x) if isinstance(x, Tensor) else x for x in batch]
-    return not _close(drawn(alike)[-1:], once[-1:], once, 1e3 * tolerance)
+    for i in (0, n - 1):
+        alike = [x[i : i + 1].expand_as(x) if isinstance(x, Tensor) else x for x in batch]
+        if not _close(drawn(alike)[i : i + 1], once[i : i + 1], once, 1e3 * tolerance):
+            return True
+    return False
 
 
 def _losses(losses: Losses, batch: Sequence[Any], n: int) -> Tensor:
