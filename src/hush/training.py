@@ -49,7 +49,7 @@ from hush.precision import Watch, is_compiled, unit_roundoff
 from hush.rounding import BFLOAT16, FLOAT32, rounding_margin, summed_at_once
 from hush.sources import Collate, Items, source
 from hush.spending import Spending, open_ledger
-from hush.units import Records, Users
+from hush.units import Draw, Records, Users
 
 
 class Private:
@@ -103,6 +103,7 @@ class Private:
         self._checked = False
         self._pending: Batch | None = None
         self._reader: object = None
+        self._draw_ahead: Callable[[], None] | None = None
         given = key_of(key, secure)
         if isinstance(ledger, Spending):
             self.spending, self.key = ledger, given
@@ -146,9 +147,17 @@ class Private:
         key = self.key
         # which steps these are is settled now, at the first batch: a step's coins and noise are never used twice
         steps = range(self.steps_done, min(self.plan.steps, self.steps_done + count))
-        batches = drawn_batches(
-            records, steps, lambda step: self.plan.draw(key, step, population), charge=_later, key=key, workers=workers
-        )
+        ahead: dict[int, Draw] = {}
+
+        def draw(step: int) -> Draw:
+            return ahead.pop(step) if step in ahead else self.plan.draw(key, step, population)
+
+        def draw_ahead() -> None:
+            if workers == 0 and self.steps_done in steps:
+                ahead[self.steps_done] = draw(self.steps_done)
+
+        self._draw_ahead = draw_ahead
+        batches = drawn_batches(records, steps, draw, charge=_later, key=key, workers=workers)
         try:
             for batch in batches:
                 if self._reader is not me:
@@ -209,6 +218,7 @@ class Private:
             engine=engine_at(self.engine, self.key, step, parameters, self._watch.roundoff),
             microbatch=self.microbatch,
             memory=self._memory,
+            meanwhile=self._draw_ahead,
         )
         self._pending = None  # from here on this step's noise is used up
         if found.notes != self._said:  # mostly the same at every step
@@ -394,4 +404,4 @@ _FIXED = frozenset({"plan", "key", "engine", "microbatch", "spending"})
 
 
 def _later(step: int) -> None:
-    """Workers read ahead; a step is charged when its batch is handed out, before anything can be computed from it."""
+    """Batches are drawn ahead; a step is charged when its batch is handed out, before anything is computed from it."""

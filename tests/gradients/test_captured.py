@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from hush.clipping import Flat, Normalised, PerLayer
 from hush.clipping.base import Clipping
-from hush.gradients import Auto, ClippedSum, Loop, Memory, clipped_sum
+from hush.gradients import Auto, ClippedSum, Loop, Memory, captured, clipped_sum
 from hush.gradients.engines import Weights
 
 NET = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
@@ -64,3 +65,28 @@ def test_what_a_larger_batch_left_behind_is_not_in_the_next(device: str) -> None
         found = summed(x, clip, (1.0,), Auto(compile=False), memory)
         assert_equal(found, summed(x, clip, (1.0,), Loop()))
         assert all(bool(total.isfinite().all()) for total in found.sums)
+
+
+def test_a_program_that_would_hold_too_much_works_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = captured._build
+
+    def hungry(*arguments: Any) -> captured.Program:
+        program = plain(*arguments)
+        return replace(program, held=program.capacity * 2**28)
+
+    monkeypatch.setattr(captured, "_build", hungry)
+    memory, clip = Memory(capacity=32), Flat(1.0)
+    for count in (32, 7, 70):
+        x = examples(count)
+        found = summed(x, clip, (0.5,), Auto(compile=False), memory)
+        assert "in parts of 8 examples, to save memory" in found.notes
+        assert_equal(found, summed(x, clip, (0.5,), Loop()))
+
+
+def test_what_autograd_keeps_is_counted_once() -> None:
+    layer = nn.Linear(100, 50, bias=False)
+    x = torch.randn(64, 100)
+    # the input, which the layer keeps, the output, which the square keeps, and the weight's gradient
+    expected = 4 * (64 * 100 + 64 * 50 + 100 * 50)
+    found = captured._held_by_autograd(list(layer.parameters()), lambda x: layer(x).square().sum(1), [x])
+    assert expected == found

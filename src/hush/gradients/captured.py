@@ -10,7 +10,7 @@ ever left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,6 +39,9 @@ class NotCapturable(Exception):
 
 
 _LAST_TRY = 64
+_LARGE = 1 << 30  # bytes; less is nothing to save
+_MORE_THAN_PLAIN = 1.7  # times what autograd keeps, which is some tenths less than an ordinary step's peak
+_FEWEST = 8  # examples in a part
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Program:
     capacity: int
     run: Run
     notes: tuple[str, ...]
+    held: int = 0
+    """Bytes of a GPU's memory that a captured graph keeps for itself."""
 
 
 def captured_sum(
@@ -78,7 +83,7 @@ def captured_sum(
         memory.kept.append((losses, owner, tuple(parameters)))  # their ids stay their own
     if isinstance(program, NotCapturable):
         raise program
-    limits = tuple(weights.limits())
+    limits, capacity = tuple(weights.limits()), program.capacity
     tensors = [x for x in batch if isinstance(x, Tensor)]
     if n <= capacity:
         norms, values, spoiled, *sums = program.run(tensors, n, limits)
@@ -109,6 +114,43 @@ def _first_line(error: Exception) -> str:
 
 
 def build(
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    groups: Groups,
+    weigh: Weights,
+    memory: Memory,
+    compile: bool,
+) -> Program:
+    """The program for batches of this size, or for parts of them where all at once would take too much memory."""
+    program = _build(parameters, losses, batch, groups, weigh, memory, compile)
+    while program.held > max(_LARGE, _MORE_THAN_PLAIN * _held_by_autograd(parameters, losses, batch)):
+        half = -(-program.capacity // 2)
+        if half < _FEWEST:
+            break
+        del program  # and what it holds
+        part = [x[:half] if isinstance(x, Tensor) else x for x in batch]
+        program = _build(parameters, losses, part, groups, weigh, memory, compile)
+        program = replace(program, notes=(*program.notes, f"in parts of {half} examples, to save memory"))
+    return program
+
+
+def _held_by_autograd(parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any]) -> int:
+    """Bytes that an ordinary step would hold: what autograd keeps for the backward pass, and the gradients."""
+    kept: dict[int, int] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        kept[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        losses(*batch)
+    own = {p.untyped_storage().data_ptr() for p in parameters}
+    gradients = sum(p.numel() * p.element_size() for p in parameters)
+    return gradients + sum(size for pointer, size in kept.items() if pointer not in own)
+
+
+def _build(
     parameters: Sequence[Tensor],
     losses: Losses,
     batch: Sequence[Any],
@@ -154,7 +196,8 @@ def build(
             notes.append(f"not compiled: {_first_line(error)}")
     if not inputs[0].is_cuda:
         return Program(capacity, _plain(run, capacity, dtype), tuple(notes))
-    return Program(capacity, _graph(run, numbers, inputs), (*notes, "captured in a CUDA graph"))
+    replay, held = _graph(run, numbers, inputs)
+    return Program(capacity, replay, (*notes, "captured in a CUDA graph"), held)
 
 
 def _numbers(
@@ -177,8 +220,13 @@ def _plain(run: Callable[..., list[Tensor]], capacity: int, dtype: torch.dtype) 
 
 
 @torch.no_grad()
-def _graph(run: Callable[..., list[Tensor]], numbers: tuple[Tensor, Tensor], inputs: Sequence[Tensor]) -> Run:
-    """The program replayed as a CUDA graph: it always reads in the same places and writes in the same ones."""
+def _graph(
+    run: Callable[..., list[Tensor]], numbers: tuple[Tensor, Tensor], inputs: Sequence[Tensor]
+) -> tuple[Run, int]:
+    """The program replayed as a CUDA graph, and the bytes it keeps for itself.
+
+    It always reads in the same places and writes in the same ones.
+    """
     size_now, limits_now = numbers
     static = [x.clone() for x in inputs]
     side = torch.cuda.Stream()
@@ -186,9 +234,13 @@ def _graph(run: Callable[..., list[Tensor]], numbers: tuple[Tensor, Tensor], inp
     with torch.cuda.stream(side):
         run(*numbers, *static)
     torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outputs = list(run(*numbers, *static))
+    own = torch.cuda.memory_reserved() - before
     told: list[Any] = [len(static[0]), tuple(limits_now.tolist())]
 
     @torch.no_grad()
@@ -208,7 +260,7 @@ def _graph(run: Callable[..., list[Tensor]], numbers: tuple[Tensor, Tensor], inp
         graph.replay()
         return outputs
 
-    return replay
+    return replay, own
 
 
 def _padded(x: Tensor, capacity: int) -> Tensor:

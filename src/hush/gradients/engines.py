@@ -148,12 +148,14 @@ def clipped_sum(
     engine: Engine = Auto(),  # noqa: B008
     microbatch: int | None = None,
     memory: Memory | None = None,
+    meanwhile: Callable[[], object] | None = None,
 ) -> ClippedSum:
     """The weighted sum of the units' gradients, one tensor a parameter, in float32 or better.
 
     `losses(*batch)` gives one loss an example and may be called on parts of the batch. `groups` says which parameters
     are clipped together; `weigh` maps norms `[units, groups]` to weights. `units[i]` is the number of example i's
-    unit (0, 1, ... ; None: each its own). A unit whose gradient isn't finite contributes nothing.
+    unit (0, 1, ... ; None: each its own). A unit whose gradient isn't finite contributes nothing. `meanwhile` is called
+    once, while a GPU computes and there would be nothing to do but wait.
     """
     n = count(batch)
     _refuse(parameters)
@@ -166,7 +168,8 @@ def clipped_sum(
     sums: list[Tensor] = []
     with torch.enable_grad():
         for part in parts:
-            piece = _part(parameters, losses, batch, groups, weigh, units, engine, memory, part)
+            piece = _part(parameters, losses, batch, groups, weigh, units, engine, memory, part, meanwhile)
+            meanwhile = None
             if len(parts) == 1:
                 sums = piece.sums
             elif sums:
@@ -272,6 +275,7 @@ def _part(
     engine: Engine,
     memory: Memory,
     part: Any,
+    meanwhile: Callable[[], object] | None,
 ) -> ClippedSum:
     """One microbatch; again without the units whose gradients aren't finite, should there be any."""
     here = pick(batch, part)
@@ -279,6 +283,8 @@ def _part(
     if units is not None:
         own = torch.unique(units[part], return_inverse=True)[1]
     first = result = _run(parameters, losses, here, groups, weigh, own, engine, memory)
+    if meanwhile is not None:
+        meanwhile()
     while _spoiled(result):
         finite = torch.isfinite(result.norms).all(1)
         if bool(finite.all()):
