@@ -159,10 +159,10 @@ def _colour_scattering(found: DataSet, device: torch.device, thin: bool = False)
     """Eight copies: mirrored or not, and moved by up to two pixels in four ways; tests take the mean over them.
 
     `thin` leaves out what green says already: of red and blue it keeps the first 18 of 81 paths, those of first order
-    above all, which halves the channels.
+    above all, which halves the channels; and it moves in two ways only.
     """
     transform = Scattering()
-    moves = ((0, 0), (2, 1), (-2, -1), (1, -2)) if len(found.train) > 5000 else ((0, 0),)  # for a quick look: fewer
+    moves = ((0, 0), (2, 1), (-2, -1), (1, -2))[: (2 if thin else 4) if len(found.train) > 5000 else 1]
     kept = torch.tensor([*range(18), *range(81, 162), *range(162, 180)], device=device)
 
     def copies(part: Split) -> Tensor:
