@@ -21,7 +21,7 @@ CROSSING = (
 
 
 def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor) -> None:
-    """Raise if the first or last example's loss, alone, isn't what it was among the others, though nothing is random."""
+    """Raise if the first or last example's loss isn't the same alone as among the others, though nothing is random."""
     n, together = len(values), values.detach()
     devices = sorted({x.device for x in batch if isinstance(x, Tensor) and x.is_cuda}, key=str)
     half = values.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(values.device.type)
