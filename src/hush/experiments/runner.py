@@ -84,6 +84,9 @@ def run_rows(
                 shutil.rmtree(found, ignore_errors=True)
         except OutOfTimeError:
             return False
+        except (ArithmeticError, RuntimeError, ValueError) as error:  # the other rows still count
+            say(f"    failed: {error}")
+            continue
         results.keep_row(folder, experiment.name, result)
         say(
             f"    {result['metric']} {result['mean']:.4g}"
