@@ -23,7 +23,7 @@ each of them adds its probability less what it adds to delta.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
@@ -42,6 +42,7 @@ from hush.accounting.labels import (
     log_overlap,
     log_size,
     loss_position,
+    lowered,
     reach_below,
 )
 from hush.accounting.line import Line, alias_free_spacing, chernoff_points, chernoff_values, complements
@@ -57,6 +58,10 @@ _CHUNK = 256
 _LOG_SMALLEST = -650.0
 """No delta below this is asked for."""
 LOG_TOLERANCE = -19.0
+_MUCH_LARGER = 6.0
+"""log of how much larger than the answer the integrand may be before it pays to split it."""
+_NARROW = 0.2
+"""How much narrower bulk ends where it has a line of its own: it can then end close to where huge begins."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ class Jumps:
     bulk_points: Array
     bulk_values: Array
     """The bulk's log-MGF where Chernoff's inequality is tried on it."""
+    bulk_line: Line | None = None
+    """The integral of all steps bulk, where that is not negligible."""
 
     @property
     def complement(self) -> bool:
@@ -92,14 +99,17 @@ class Jumps:
 
     def log_value(self, epsilons: Array) -> tuple[Array, Array]:
         """Certified lower and upper bounds on the log of delta, or of 1 - delta, at each epsilon > 0."""
-        lows, highs = self.line.log_value(np.asarray(epsilons, dtype=float))
+        lines = [self.line] if self.bulk_line is None else [self.line, self.bulk_line]
+        integrals = [line.log_value(np.asarray(epsilons, dtype=float)) for line in lines]
+        lows, highs = (np.logaddexp.reduce([one[side] for one in integrals]) for side in (0, 1))
         lower, upper = np.full(len(epsilons), -np.inf), np.zeros(len(epsilons))
         for i, epsilon in enumerate(epsilons):
             # all relative to the largest part, so that deltas of 1e-300 keep their digits
-            parts = _closed_form(self.labels, self.direction, float(epsilon), self.complement)
+            sure_bulk = self.bulk_line is None and self.labels[0].low is not None
+            parts = _closed_form(self.labels, self.direction, float(epsilon), self.complement, sure_bulk)
             errors = [_log_misjudged(self.labels, self.direction, float(epsilon), self.reach)]
             errors += [part.log_error for part in parts]
-            if self.labels[0].low is not None:
+            if sure_bulk:
                 errors.append(log_all_bulk(self.direction, float(epsilon), self.bulk_points, self.bulk_values) + 1e-6)
             scale = max(highs[i], *(part.log_size for part in parts), *errors)
             if not np.isfinite(scale):
@@ -115,40 +125,93 @@ class Jumps:
         return lower, upper
 
 
+@dataclass(frozen=True)
+class Aim:
+    """What is wanted: the integral at epsilon, to about exp(budget), which is exp(log_tolerance) of the answer."""
+
+    direction: int
+    epsilon: float
+    budget: float
+    log_tolerance: float
+    complement: bool
+    """Whether the answer is 1 - delta."""
+
+
 def jumps(
-    steps: Sequence[Step], direction: int, epsilon: float, log_target: float, log_tolerance: float = LOG_TOLERANCE
+    steps: Sequence[Step],
+    direction: int,
+    epsilon: float,
+    log_target: float,
+    log_tolerance: float = LOG_TOLERANCE,
+    before: Jumps | None = None,
 ) -> Jumps | None:
     """Set up for epsilon, where delta is about exp(log_target), to about exp(log_tolerance) of it, or of 1 - delta.
 
-    None where this way has no answer.
+    `before` served nearby: what did there is tried first.  None where this way has no answer.
     """
     complement = is_complement(log_target)
-    certain = float(np.clip(6 - log_tolerance, 14.0, 36.0))
-    reach = Reach(reach_below(steps, certain), certain)
     budget = max(log_complement(log_target) if complement else log_target, _LOG_SMALLEST) + log_tolerance
-    found = _without_bulk(steps, direction, epsilon, budget, reach, log_tolerance, complement)
-    if found is None:
+    # huge has little mass without the record, and all else counts beside that; in the add direction it has much
+    certain = float(np.clip(6 - log_tolerance, 14.0, 36.0)) if direction == REMOVE else max(2 - budget, 14.0)
+    reach = Reach(reach_below(steps, certain), certain)
+    aim = Aim(direction, epsilon, budget, log_tolerance, complement)
+    enough = 10 * np.exp(log_tolerance)
+    unsplit = _without_bulk(steps, aim, reach)
+    if unsplit is None:
         return None
-    labels, line, _ = found
-    whole = None if line is None else _set_up(labels, direction, line, epsilon, reach)
-    if whole is not None and _width_at(whole, epsilon) < 10 * np.exp(log_tolerance):
-        return whole
+    labels, log_largest = unsplit
+    found: list[Jumps | None] = []
+    if before is not None and before.bulk_line is not None:
+        found.append(_apart(labels, aim, reach))
+        if _narrowest(found, epsilon) < 100 * enough:
+            return found[0]
+    found.append(_set_up(labels, aim, _line(labels, aim, _FEW_NODES), reach))
+    if _narrowest(found, epsilon) < enough:
+        return found[-1]
     split = choose_low(labels, direction, epsilon, budget, reach.below)
-    line = (
-        None if split is None else _line(split, direction, epsilon, budget, log_tolerance, _MOST_NODES, complement)[0]
-    )
-    parted = None if split is None or line is None else _set_up(split, direction, line, epsilon, reach)
-    if whole is None and parted is None:
-        line = _line(labels, direction, epsilon, budget, log_tolerance, _MOST_NODES, complement)[0]
-        return None if line is None else _set_up(labels, direction, line, epsilon, reach)
-    if whole is None or parted is None:
-        return whole or parted
-    return parted if _width_at(parted, epsilon) < _width_at(whole, epsilon) else whole
+    if split is not None:
+        found.append(_set_up(split, aim, _line(split, aim, _MOST_NODES), reach))
+    cancelling = log_largest > budget - log_tolerance + _MUCH_LARGER
+    if cancelling and _narrowest(found, epsilon) > 100 * enough and (before is None or before.bulk_line is None):
+        found.append(_apart(labels, aim, reach))
+    if not any(found):
+        return _set_up(labels, aim, _line(labels, aim, _MOST_NODES), reach)
+    return min((one for one in found if one is not None), key=lambda one: _width_at(one, epsilon))
 
 
-def _set_up(labels: Sequence[Labels], direction: int, line: Line, epsilon: float, reach: Reach) -> Jumps:
-    points = bulk_points(epsilon + reach.below)
-    return Jumps(tuple(labels), direction, line, epsilon, reach, points, bulk_log_mgf(labels, points))
+def _narrowest(found: Sequence[Jumps | None], epsilon: float) -> float:
+    return min((_width_at(one, epsilon) for one in found if one is not None), default=np.inf)
+
+
+def _apart(labels: Sequence[Labels], aim: Aim, reach: Reach) -> Jumps | None:
+    """All steps bulk on one line, the rest on another: each through its own saddle point.
+
+    Where one large loss competes with the sum of many small ones, no single line suits both: on it the integrand is far
+    larger than the integral, and digits cancel.  The higher bulk ends, the larger its integrand and the smaller the
+    other: it ends where they are equal.
+    """
+
+    def parted(lowering: int) -> tuple[list[Labels], list[Labels]]:
+        split = lowered(labels, aim.epsilon, aim.budget, lowering, np.inf, _NARROW)
+        return split, [Labels(label.step, label.low, True) for label in split if label.low is not None]
+
+    few, many = 0, 96
+    while many - few > 1:
+        middle = (few + many) // 2
+        rest, bulk = (float(np.min(_candidates(some, aim)[1])) for some in parted(middle))
+        few, many = (middle, many) if rest < bulk else (few, middle)
+    split, alone = parted(many)
+    line = _line(split, aim, _MOST_NODES)
+    bulk_line = None if line is None else _line(alone, aim, _MOST_NODES)
+    found = None if bulk_line is None else _set_up(split, aim, line, reach)
+    return None if found is None else replace(found, bulk_line=bulk_line)
+
+
+def _set_up(labels: Sequence[Labels], aim: Aim, line: Line | None, reach: Reach) -> Jumps | None:
+    if line is None:
+        return None
+    points = bulk_points(aim.epsilon + reach.below)
+    return Jumps(tuple(labels), aim.direction, line, aim.epsilon, reach, points, bulk_log_mgf(labels, points))
 
 
 def _width_at(jump: Jumps, epsilon: float) -> float:
@@ -156,30 +219,22 @@ def _width_at(jump: Jumps, epsilon: float) -> float:
     return float(upper[0] - lower[0])
 
 
-def _without_bulk(
-    steps: Sequence[Step],
-    direction: int,
-    epsilon: float,
-    budget: float,
-    reach: Reach,
-    log_tolerance: float,
-    complement: bool,
-) -> tuple[list[Labels], Line | None, float] | None:
-    """Labels without bulk; their integral if few nodes do, and how many would."""
+def _without_bulk(steps: Sequence[Step], aim: Aim, reach: Reach) -> tuple[list[Labels], float] | None:
+    """Labels without bulk, and the log of the integrand's size."""
     tilt = 0.0
+    labels: list[Labels] | None = None
     for _ in range(3):
-        chosen = choose_high(steps, direction, epsilon, budget, reach.below, tilt)
-        if chosen is None or not all(label.middle.is_reasonable for label in chosen):
+        labels = choose_high(steps, aim.direction, aim.epsilon, aim.budget, reach.below, tilt)
+        if labels is None or not all(label.middle.is_reasonable for label in labels):
             return None
-        labels = chosen
-        candidates, objective = _candidates(labels, direction, epsilon, complement)
+        candidates, objective = _candidates(labels, aim)
         if not np.isfinite(objective.min()):
             return None
         before, tilt = tilt, float(candidates[np.argmin(objective)])
-        if direction == ADD or (before != 0 and 0.7 < tilt / before < 1.4):
+        if aim.direction == ADD or (before != 0 and 0.7 < tilt / before < 1.4):
             break
-    line, nodes = _line(labels, direction, epsilon, budget, log_tolerance, _FEW_NODES, complement)
-    return labels, line, nodes
+    assert labels is not None
+    return labels, float(objective.min() + np.log(abs(tilt)))
 
 
 def _powers(direction: int, s: Numbers) -> Numbers:
@@ -209,16 +264,16 @@ def _log_expm1(ratio: Array) -> Array:
         return np.where(ratio > 30, ratio, np.log(np.expm1(np.minimum(ratio, 30.0))))
 
 
-def _candidates(labels: Sequence[Labels], direction: int, epsilon: float, complement: bool) -> tuple[Array, Array]:
+def _candidates(labels: Sequence[Labels], aim: Aim) -> tuple[Array, Array]:
     """Lines worth trying, and the size of the integrand on the axis there."""
-    scale = epsilon + reach_below([label.step for label in labels])
+    scale = aim.epsilon + reach_below([label.step for label in labels])
     furthest = float(np.log1p(scale)) + 7
-    first, last = (-furthest, furthest) if complement else (float(np.log(1e-3 / scale)), float(np.log(1e5 / scale)))
+    first, last = (-furthest, furthest) if aim.complement else (float(np.log(1e-3 / scale)), float(np.log(1e5 / scale)))
     tried = np.linspace(first, last, 64)
     found, objective = tried, np.empty(0)
     for _ in range(3):
-        lines = place(tried, complement)
-        values = _log_mgf(labels, direction, lines) - lines * epsilon - np.log(np.abs(lines * (1 + lines)))
+        lines = place(tried, aim.complement)
+        values = _log_mgf(labels, aim.direction, lines) - lines * aim.epsilon - np.log(np.abs(lines * (1 + lines)))
         found, objective = (
             (tried, values) if not objective.size else (np.append(found, tried), np.append(objective, values))
         )
@@ -226,7 +281,7 @@ def _candidates(labels: Sequence[Labels], direction: int, epsilon: float, comple
         found, objective = found[order], np.where(np.isnan(objective), np.inf, objective)[order]
         best = int(np.argmin(objective))
         tried = np.linspace(found[max(best - 1, 0)], found[min(best + 1, len(found) - 1)], 14)[1:-1]
-    return place(found, complement), objective
+    return place(found, aim.complement), objective
 
 
 @dataclass(frozen=True)
@@ -287,23 +342,25 @@ def _known(log_size: float, log_error: float, epsilon: float, sign: float = 1.0)
     return Known(sign, log_size, float(np.logaddexp(log_error, log_size + rounded)))
 
 
-def _closed_form(labels: Sequence[Labels], direction: int, epsilon: float, complement: bool) -> list[Known]:
+def _closed_form(labels: Sequence[Labels], direction: int, epsilon: float, complement: bool, bulk: bool) -> list[Known]:
     """The labels whose total is on one side of epsilon for sure, and what they add to delta, or to 1 - delta.
 
     Above epsilon that is P - e^eps Q, or e^eps Q; below it nothing, or P.
     """
     high = _all_below([(label.step, label.high) for label in labels if not label.dropped])
     low = _all_below([(label.step, label.low) for label in labels if label.low is not None])
-    counted, bulk = not all(label.dropped for label in labels), labels[0].low is not None
+    counted = not all(label.dropped for label in labels)
     parts = []
     with np.errstate(divide="ignore"):
-        # e^eps Q, and P, of some step huge in the remove direction; P of it in the add direction
+        # of some step huge: in the remove direction e^eps Q, or P - e^eps Q = (P - Q) - (e^eps - 1) Q; in the other P
         absent, wrong = np.log(-np.expm1(high.log_absent)), high.log_absent + np.log(high.doubt_absent)
-        if counted and direction == REMOVE:
-            parts.append(_known(epsilon + absent, epsilon + wrong, epsilon, 1.0 if complement else -1.0))
-            if not complement:
-                present = np.log(-np.expm1(high.log_present))
-                parts.append(_known(present, high.log_present + np.log(high.doubt_present), epsilon))
+        if counted and direction == REMOVE and complement:
+            parts.append(_known(epsilon + absent, epsilon + wrong, epsilon))
+        elif counted and direction == REMOVE:
+            growth, gain = epsilon + np.log(-np.expm1(-epsilon)), -np.expm1(high.log_ratio)
+            doubt = high.doubt_ratio + high.doubt_absent * gain
+            parts.append(_known(high.log_absent + np.log(gain), high.log_absent + np.log(doubt), epsilon))
+            parts.append(_known(growth + absent, growth + wrong, epsilon, -1.0))
         elif counted and complement:
             parts.append(_known(absent, wrong, epsilon))
         # all steps bulk
@@ -342,56 +399,48 @@ def _log_misjudged(labels: Sequence[Labels], direction: int, epsilon: float, rea
     return float(np.logaddexp.reduce(errors))
 
 
-def _line(
-    labels: Sequence[Labels],
-    direction: int,
-    epsilon: float,
-    log_budget: float,
-    log_tolerance: float,
-    most: int,
-    complement: bool,
-) -> tuple[Line | None, float]:
-    """The integral to about exp(log_budget), unless it takes more nodes than `most`, and how many it takes."""
-    candidates, objective = _candidates(labels, direction, epsilon, complement)
+def _line(labels: Sequence[Labels], aim: Aim, most: int) -> Line | None:
+    """The integral to about exp(budget), unless it takes more nodes than `most`."""
+    candidates, objective = _candidates(labels, aim)
     # Off the saddle point digits cancel, but the nodes may be further apart: a few digits buy many nodes.
     least = float(np.min(objective))
     if not np.isfinite(least):
-        return None, np.inf
+        return None
     # where delta turns out larger than was asked for, less will do
-    log_budget = max(log_budget, least + log_tolerance - 6)
+    log_budget = max(aim.budget, least + aim.log_tolerance - 6)
     near = candidates[objective < least + 3]
-    tried = [_alias_free(labels, direction, epsilon, float(c), log_budget) for c in near[:: max(len(near) // 4, 1)]]
+    tried = [_alias_free(labels, aim, float(c), log_budget) for c in near[:: max(len(near) // 4, 1)]]
     spacing, c, value, points, values = max(tried, key=lambda one: one[0])
-    relative = log_budget - (value - c * epsilon)
+    relative = log_budget - (value - c * aim.epsilon)
     tails: dict[float, float] = {}
 
     def is_high_enough(count: float) -> bool:
-        tails[count] = _log_tail(labels, direction, c, count * spacing) - value
+        tails[count] = _log_tail(labels, aim.direction, c, count * spacing) - value
         return bool(tails[count] - np.log(np.pi * count * spacing) <= relative - 1)
 
     few, many = 8.0, float(most)
     if not is_high_enough(many):
-        return None, np.inf
+        return None
     while many > 1.25 * few:
         middle = np.sqrt(few * many)
         few, many = (few, middle) if is_high_enough(middle) else (middle, many)
     # the errors of the nodes are summed against 1/|s (s+1)|
     allowed = relative + 0.5 * np.log(abs(c * (c + 1))) - 1
-    return _evaluate(labels, direction, c, spacing, many, value, tails[many], points, values, allowed), many
+    return _evaluate(labels, aim.direction, c, spacing, many, value, tails[many], points, values, allowed)
 
 
 def _alias_free(
-    labels: Sequence[Labels], direction: int, epsilon: float, c: float, log_budget: float
+    labels: Sequence[Labels], aim: Aim, c: float, log_budget: float
 ) -> tuple[float, float, float, Array, Array]:
     """The widest spacing of nodes at c, and what it was found from."""
     room = min(abs(c), 1 + c) if c < 0 else c
-    at = _log_mgf(labels, direction, c + 0.01 * room * np.array([0.0, -1.0, 1.0]))
+    at = _log_mgf(labels, aim.direction, c + 0.01 * room * np.array([0.0, -1.0, 1.0]))
     value = float(at[0])
     curvature = max(float(at[1] + at[2] - 2 * value), 0.0) / (0.01 * room) ** 2
     points = chernoff_points(c, float(np.sqrt(curvature + room**-2)))
-    values = chernoff_values(lambda points: _log_mgf(labels, direction, points), points)
-    wanted = log_budget - (value - c * epsilon) - 1
-    return alias_free_spacing(c, epsilon, value, points, values, wanted), c, value, points, values
+    values = chernoff_values(lambda points: _log_mgf(labels, aim.direction, points), points)
+    wanted = log_budget - (value - c * aim.epsilon) - 1
+    return alias_free_spacing(c, aim.epsilon, value, points, values, wanted), c, value, points, values
 
 
 def _log_tail(labels: Sequence[Labels], direction: int, c: float, height: float) -> float:
@@ -431,8 +480,9 @@ def _evaluate(
     whole = 1.01
     top = whole + np.exp(_log_bulk(labels, power) - value) * 1.01 if split else whole
     terms, start = 0, 0
+    few = 8 if log_allowed < -24 else 32  # where digits count: the less r varies, the more of x is summed by series
     while start < len(nodes):
-        end = min(max(2 * start, 32), len(nodes))
+        end = min(max(2 * start, few), len(nodes))
         low, high = float(nodes[start].imag), float(nodes[end - 1].imag)
         rules = [_rules(label, power, low, high, log_allowed, whole, top) for label in labels]
         terms += sum(rule.size for pair in rules for rule in pair if rule is not None) * (end - start)

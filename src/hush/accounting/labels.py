@@ -93,7 +93,7 @@ def reach_below(steps: Sequence[Step], log_certain: float = 30.0) -> float:
     The sum of -log(1-p) bounds it for sure; Chernoff's inequality, with E[g^-t], often does better.
     """
     surely = float(sum(-step.count * np.log1p(-step.rate) for step in steps))
-    task = problem(steps, 0.0, ADD, -40.0)
+    task = problem(steps, 0.0, ADD, -max(40.0, log_certain))
     points = np.geomspace(0.1, 1e6, 60) / surely
     log_dropped = np.log(max(task.dropped, 1e-300))
     with np.errstate(all="ignore"):
@@ -170,16 +170,11 @@ def choose_low(
     labels: Sequence[Labels], direction: int, epsilon: float, log_budget: float, reach: float
 ) -> list[Labels] | None:
     """Where bulk ends: so low that all steps bulk hardly exceed epsilon (remove), or hardly fall short of it (add)."""
-    total = sum(label.step.count for label in labels)
     points = bulk_points(epsilon + reach)
     top = epsilon + reach if direction == REMOVE else reach
 
     def with_bulk_below(lowering: int) -> list[Labels] | None:
-        result = []
-        for label in labels:
-            width = _width(label.step, epsilon)
-            place = min(loss_position(label.step, top), label.high.place - _APART * width) - 0.5 * lowering * width
-            result.append(replace(label, low=_low_edge(label.step, place, width, log_budget - np.log(total))))
+        result = lowered(labels, epsilon, log_budget, lowering, top)
         return result if log_all_bulk(direction, epsilon, points, bulk_log_mgf(result, points)) < log_budget else None
 
     few, many, best = 0, 8, with_bulk_below(8)
@@ -193,6 +188,19 @@ def choose_low(
         tried = with_bulk_below(middle)
         few, many, best = (few, middle, tried) if tried is not None else (middle, many, best)
     return best
+
+
+def lowered(
+    labels: Sequence[Labels], epsilon: float, log_budget: float, lowering: int, top: float, narrow: float = 1.0
+) -> list[Labels]:
+    """With bulk below the loss `top` and well apart from huge, and so many half widths lower still."""
+    total = sum(label.step.count for label in labels)
+    result = []
+    for label in labels:
+        width = narrow * _width(label.step, epsilon)
+        place = min(loss_position(label.step, top), label.high.place - _APART * width) - 0.5 * lowering * width
+        result.append(replace(label, low=_low_edge(label.step, place, width, log_budget - np.log(total))))
+    return result
 
 
 def bulk_points(scale: float) -> Array:

@@ -198,6 +198,8 @@ def _epsilon(composition: Composition, direction: int, target: float) -> tuple[f
         return 0.0, 0.0
     if direction == REMOVE and _log_surely_exceeded(composition) - 1e-9 > target:
         return EPSILON_LIMIT, np.inf
+    if _log_short_of_one(composition, direction) < np.log(-np.expm1(target)):
+        return EPSILON_LIMIT, np.inf
     low, high = _epsilon_by_line(composition, direction, target)
     if not _is_narrow(low, high):
         for guess in _guesses(composition, direction, target, (low, high)):
@@ -263,17 +265,19 @@ def _epsilon_by_jumps(composition: Composition, direction: int, target: float, g
     low, high = 0.0, np.inf
     guess = min(guess, EPSILON_LIMIT)
     below, above, tolerance, failed = 0.0, EPSILON_LIMIT, _ROUGH, 0
+    before: jumps.Jumps | None = None
     # what falls with epsilon is log delta, or minus log(1 - delta)
     sign = -1 if contour.is_complement(target) else 1
     wanted = contour.log_complement(target) if sign < 0 else target
     for _ in range(14):
-        jump = jumps.jumps(composition.steps, direction, guess, target, tolerance)
+        jump = jumps.jumps(composition.steps, direction, guess, target, tolerance, before)
         if jump is None:
             failed += 1
-            if below == 0 or failed > 3:
+            if failed > 3:
                 break
-            above, guess = guess, float(np.sqrt(below * guess))
+            above, guess = guess, float(np.sqrt(max(below, 0.4 * guess) * guess))
             continue
+        before = jump
         lower, upper = jump.log_value(guess * np.array([1.0, 1 + 1e-5]))
         is_below = lower[0] > wanted if sign > 0 else upper[0] < wanted
         is_above = upper[0] < wanted if sign > 0 else lower[0] > wanted
@@ -287,23 +291,26 @@ def _epsilon_by_jumps(composition: Composition, direction: int, target: float, g
         failed += bool(tolerance < _ROUGH and upper[0] - lower[0] > 0.5)
         if failed > 3:
             break
-        if not (np.all(np.isfinite(lower)) and slope > 0):
-            root = 0.7 * guess if is_above else 1.4 * guess if is_below else guess
+        known = bool(np.all(np.isfinite(lower)) and slope > 0)
+        if not known:
+            back = np.sqrt(below * guess) if below > 0 else guess
+            root = 0.7 * guess if is_above else 1.4 * guess if is_below else float(back)
+            tolerance -= 3.0 if root == guess else 0.0
         elif abs(upper[0] - wanted) < 0.03 * slope:
             root = _search(jump.log_delta, guess, target, (0.8 * guess, 1.25 * guess))
-        elif abs(short) > 0.5:
+        elif abs(short) > max(0.5, 0.7 * slope):
             root = guess * float(np.exp(np.clip(short / slope, -3.0, 1.0)))
         else:
             root = guess * float(np.clip(1 + short / slope, 0.03, 10.0))
         root = max(root, _SMALLEST)
         sharp = float(np.clip(np.log(max(_NARROW, 1e-12 / root) * max(slope, 1e-9)) - 2.2, -32.0, _ROUGH))
-        if abs(root / guess - 1) < 0.01 and tolerance <= sharp + 0.5:
-            before = high - low
+        if known and abs(root / guess - 1) < 0.01 and tolerance <= sharp + 0.5:
+            was = high - low
             low, high = _within((low, high), certified_root(jump.log_delta, root, target))
             sharp = min(sharp, tolerance - 3)
-            if _is_narrow(low, high) or sharp < -38 or high - low > 0.7 * before:
+            if _is_narrow(low, high) or sharp < -38 or high - low > 0.7 * was:
                 break
-        if abs(root / guess - 1) < 0.05 or upper[0] - lower[0] > 0.2 * slope:
+        if known and (abs(root / guess - 1) < 0.05 or upper[0] - lower[0] > 0.2 * slope):
             tolerance = min(sharp, tolerance)
         if not below < root < above and abs(root / guess - 1) > 0.01:
             root = np.sqrt(max(below, 1e-3 * above) * above)
@@ -330,6 +337,14 @@ def _log_surely_exceeded(composition: Composition) -> float:
         lost = np.exp(min(EPSILON_LIMIT + log_absent, 700.0))
         best = max(best, float(np.log(max(-np.expm1(log_none) - lost, 1e-300))))
     return best
+
+
+def _log_short_of_one(composition: Composition, direction: int) -> float:
+    """log of an upper bound on 1 - delta(1e4): exp(Lambda(t) - t eps) for any -1 <= t <= 0, by Chernoff."""
+    task = contour.problem(composition.steps, composition.gaussian, direction, -40.0)
+    points = contour.place(np.linspace(-12.0, 12.0, 25), complement=True)
+    bound = float(np.min(task.log_mgf(points) - points * EPSILON_LIMIT)) + 1e-6
+    return float(np.logaddexp(bound, np.log(max(task.dropped, 1e-300)))) + 1e-9
 
 
 def _few_jumps_epsilon(composition: Composition, direction: int, target: float) -> float:
@@ -482,7 +497,7 @@ def _jumps_at(
     """The sharpest of a few set-ups at epsilon, each for the delta that the one before found, and its width there."""
     best, narrowest, least = None, np.inf, max(target, -0.7)
     for tolerance in (_ROUGH, _ROUGH, _ROUGH, log_tolerance, log_tolerance + 4):
-        jump = jumps.jumps(composition.steps, direction, epsilon, target, max(tolerance, log_tolerance))
+        jump = jumps.jumps(composition.steps, direction, epsilon, target, max(tolerance, log_tolerance), best)
         if jump is None:
             target -= 25  # a delta taken for larger than it is leaves out all that makes it up
             continue
