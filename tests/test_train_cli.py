@@ -285,6 +285,37 @@ def test_users_are_protected_with_all_their_rows(tmp_path: Path) -> None:
     assert inspect(tmp_path / "run").unit == "user"
 
 
+def pictures(seed: int, count: int) -> list[list[str]]:
+    """Images of 8 by 8 with a bar that stands or lies."""
+    rng = np.random.default_rng(seed)
+    images, lying = rng.integers(0, 60, (count, 8, 8)), rng.random(count) < 0.5
+    for image, flat, place in zip(images, lying, rng.integers(1, 7, count), strict=True):
+        (image if flat else image.T)[place] = 255
+    return [[*map(str, i.ravel()), "lies" if flat else "stands"] for i, flat in zip(images, lying, strict=True)]
+
+
+def test_rows_of_pixels_are_learnt_as_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    header = ",".join([*(f"p{j}" for j in range(64)), "bar"])
+    path = table(tmp_path / "bars.csv", header, pictures(0, 600))
+    declared = ["--pixels", "8x8", "--bounds", "0:255", "--records", "600", "--classes", "lies,stands"]
+    command = ["train", str(path), "--target", "bar", *QUICK, *declared, "-o", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    assert all(check.passed for check in verify(tmp_path / "run"))
+    fresh = pictures(1, 200)
+    shuffled = [*range(63, -1, -1), 64]  # by their names, wherever they stand
+    new = table(
+        tmp_path / "n.csv", ",".join(header.split(",")[k] for k in shuffled), [[r[k] for k in shuffled] for r in fresh]
+    )
+    assert accuracy(capsys, tmp_path / "run", new) > 90
+    named = [dict(zip(header.split(","), row, strict=True)) for row in fresh]
+    answers = load(tmp_path / "run").predict(named)
+    assert np.mean([answer == row[-1] for answer, row in zip(answers, fresh, strict=True)]) > 0.9
+    assert cli.main([*command[:-1], str(tmp_path / "other"), "--pixels", "8x9"]) == 2
+    assert "72 pixels, but there are 64" in capsys.readouterr().err
+    assert cli.main([*command[:-1], str(tmp_path / "other"), "--pixels", "big"]) == 2
+    assert "such as 28x28" in capsys.readouterr().err
+
+
 # Stopping and going on
 
 
@@ -507,7 +538,7 @@ sys.exit(status)
 
 
 def test_rates_come_from_public_numbers_and_survive_their_multiplication() -> None:
-    assert default_rate(None) == 0.25
+    assert default_rate(None) == 0.5
     for records in (1, 7, 569, 32_561, 10**6 + 7, 2**32 - 1):
         rate = Recipe(default_rate(records)).rate
         assert (rate * records) / records == rate

@@ -41,12 +41,12 @@ def command(
     with told_plainly():
         from hush.runs.card import Published
         from hush.runs.session import score
-        from hush.tabular.data import Reading, read_data
+        from hush.tabular.data import read_data
         from hush.tabular.images import classes_of
 
         published = Published.read(run)
         card = published.card
-        how = Reading(target or card.target, None, inputs, delimiter, card.image_size, card.grey)
+        how = published.how(target, inputs, delimiter)
         labelled = data.is_dir() and bool(classes_of(data))
         found = read_data(data, how, labelled=labelled)
         answers = published.answers(found)

@@ -21,6 +21,14 @@ def parse_bounds(text: str) -> tuple[float, float]:
     return float(parse_number(low)), float(parse_number(high))
 
 
+def parse_shape(text: str) -> tuple[int, int]:
+    """Two whole numbers, HEIGHTxWIDTH."""
+    height, cross, width = text.partition("x")
+    if not (cross and height.isdecimal() and width.isdecimal() and len(text) < 12):
+        raise typer.BadParameter(f"an image's shape is two whole numbers such as 28x28, got '{text}'.")
+    return int(height), int(width)
+
+
 def parse_share(text: str | float) -> float:
     """A number or a fraction."""
     return float(parse_number(str(text)))
@@ -135,6 +143,16 @@ def command(
             "--image-size", rich_help_panel=DATA, metavar="PIXELS", help="Images are brought to this height and width."
         ),
     ] = 32,
+    pixels: Annotated[
+        Any,
+        typer.Option(
+            "--pixels",
+            parser=parse_shape,
+            rich_help_panel=DATA,
+            metavar="HEIGHTxWIDTH",
+            help="The rows of the table are images, such as 28x28: a column for each pixel, row by row.",
+        ),
+    ] = None,
     grey: Annotated[bool, typer.Option("--grey", rich_help_panel=DATA, help="Read images without colours.")] = False,
     hold_out: Annotated[
         float,
@@ -182,9 +200,9 @@ def command(
             "--hidden",
             rich_help_panel=RECIPE,
             metavar="COUNT",
-            help="Hidden units of the network; 0 for a linear model.",
+            help="Hidden units of a table's network; 0 for a linear model. Images have fixed features instead.",
         ),
-    ] = 64,
+    ] = 128,
     learning_rate: Annotated[
         float | None,
         typer.Option("--learning-rate", rich_help_panel=RECIPE, metavar="NUMBER", help="By default from the noise."),
@@ -213,7 +231,7 @@ def command(
         rate = default_rate(records) if rate is None else rate
         request = Request(
             data=data,
-            reading=Reading(target, user_column, inputs, delimiter, image_size, grey),
+            reading=Reading(target, user_column, inputs, delimiter, image_size, grey, pixels),
             epsilon=epsilon,
             delta=delta,
             recipe=Recipe(rate, steps=steps, hidden=hidden, learning_rate=learning_rate),

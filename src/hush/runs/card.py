@@ -16,7 +16,7 @@ from hush.runs.folder import read_json
 from hush.runs.networks import Network
 from hush.tabular import cells as reading
 from hush.tabular.columns import Column, Number, check_range
-from hush.tabular.data import Data
+from hush.tabular.data import Data, Reading, pictured, read_data
 from hush.tabular.tables import Table
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Card:
     scaling   of a numerical target
     columns   what the columns of a table mean, or None for arrays
     bounds    of an array's numbers, which become -1 and 1
+    pixels    the columns of a table whose rows are images
     """
 
     target: str | None
@@ -62,6 +63,7 @@ class Card:
     user_column: str | None = None
     image_size: int = 32
     grey: bool = False
+    pixels: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         network = self.network
@@ -90,7 +92,8 @@ class Card:
             raise ValueError(f"The model was trained on records of shape {shape}, got {data.inputs.shape[1:]}.")
         low, high = self.bounds
         values = np.nan_to_num(data.inputs.astype(np.float32), nan=(low + high) / 2)
-        return (2 * (np.clip(values, low, high) - low) / (high - low) - 1).astype(np.float32)
+        scaled = (2 * (np.clip(values, low, high) - low) / (high - low) - 1).astype(np.float32)
+        return self.network.prepared(scaled)
 
     def encode_targets(self, targets: Sequence[str]) -> NDArray[Any]:
         """Class numbers, -1 for a text that is no class; or scaled numbers, NaN where there is none."""
@@ -114,6 +117,7 @@ class Card:
             "user_column": self.user_column,
             "image_size": self.image_size,
             "grey": self.grey,
+            "pixels": None if self.pixels is None else list(self.pixels),
         }
 
     @staticmethod
@@ -135,6 +139,7 @@ class Card:
                 data["user_column"],
                 int(data["image_size"]),
                 bool(data["grey"]),
+                None if data["pixels"] is None else tuple(data["pixels"]),
             )
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ValueError(
@@ -188,14 +193,19 @@ class Published:
 
     def predict(self, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         """The class, or the number as a text, of rows given as dictionaries."""
-        if self.card.columns is None:
+        names = self.card.columns or self.card.pixels
+        if names is None:
             raise ValueError("The model was trained on arrays or images; use predict_file.")
-        table = {n: ["" if row.get(n) is None else str(row[n]) for row in rows] for n in self.card.columns}
-        return [answer for answer, _ in self.answers(Data(Table(table), None))]
+        table = {n: ["" if row.get(n) is None else str(row[n]) for row in rows] for n in names}
+        data = Data(Table(table), None)
+        return [answer for answer, _ in self.answers(data if self.card.pixels is None else pictured(data, self.how()))]
 
     def predict_file(self, path: str | os.PathLike[str]) -> Iterator[tuple[str, float | None]]:
         """Class and probability, or number, for every record of a file."""
-        from hush.tabular.data import Reading, read_data
+        yield from self.answers(read_data(Path(path), self.how(), labelled=False))
 
-        how = Reading(self.card.target, image_size=self.card.image_size, grey=self.card.grey)
-        yield from self.answers(read_data(Path(path), how, labelled=False))
+    def how(self, target: str | None = None, inputs: str | None = None, delimiter: str | None = None) -> Reading:
+        """How to read records like those that the model was trained on."""
+        card = self.card
+        shape = None if card.pixels is None or card.network.image is None else card.network.image[1:]
+        return Reading(target or card.target, None, inputs, delimiter, card.image_size, card.grey, shape, card.pixels)

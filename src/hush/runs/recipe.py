@@ -30,7 +30,7 @@ class Recipe:
 
     rate: float
     steps: int = 100
-    hidden: int = 64
+    hidden: int = 128
     clip: float = 1.0
     stability: float = 0.01
     momentum: float = 0.9
@@ -63,11 +63,11 @@ class Recipe:
 
 
 def default_rate(records: int | None) -> float:
-    """Half of a few records, a quarter of many or of an unknown number, and never much more than 50,000 at once."""
+    """All of a few records, half of an unknown number, a quarter of many, and never much more than 50,000 at once."""
     if records is None:
-        return 0.25
-    if records <= 10_000:
         return 0.5
+    if records <= 10_000:
+        return 1.0
     rate = 0.25
     while rate * records > 60_000:
         rate /= 2

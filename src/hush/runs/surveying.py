@@ -84,5 +84,5 @@ def _card(
         shape = known.train.inputs.shape[1:]  # type: ignore[union-attr]
         inputs, image = int(np.prod(shape)), tuple(shape) if len(shape) == 3 and min(shape[1:]) >= 8 else None
     network = Network(inputs, outputs, request.recipe.hidden, image)
-    place = (reading.user_column, reading.image_size, reading.grey)
+    place = (reading.user_column, reading.image_size, reading.grey, known.train.pixels)
     return Card(reading.target, classes, scaling, columns, known.bounds, network, *place)

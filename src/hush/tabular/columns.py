@@ -107,7 +107,7 @@ class Number(Column):
     def encode(self, cells: Sequence[str], name: str = "the column") -> Features:
         values = reading.numbers(cells)
         if self.declared:
-            _refuse_others(cells, values, name, "number")
+            refuse_others(cells, values, name, "number")
         if self.log:
             logs = np.log(np.clip(values, self.low, self.high))
             return _scaled(logs, math.log(self.low), math.log(self.high), self.centre, self.scale)
@@ -140,7 +140,7 @@ class Date(Column):
     def encode(self, cells: Sequence[str], name: str = "the column") -> Features:
         days = reading.dates(cells)
         if self.declared:
-            _refuse_others(cells, days, name, "date, such as 2024-01-31,")
+            refuse_others(cells, days, name, "date, such as 2024-01-31,")
         known = np.nan_to_num(days)
         circles = [
             f(2 * np.pi * known / period) * np.isfinite(days) for period in (_YEAR, _WEEK) for f in (np.sin, np.cos)
@@ -235,7 +235,8 @@ def _one_hot(places: Sequence[int], width: int) -> Features:
     return found
 
 
-def _refuse_others(cells: Sequence[str], values: reading.Floats, name: str, what: str) -> None:
+def refuse_others(cells: Sequence[str], values: reading.Floats, name: str, what: str) -> None:
+    """Refuse cells that hold something, but not what was declared."""
     for row in np.flatnonzero(np.isnan(values)).tolist():
         if not reading.is_missing(cells[row]):
             raise ValueError(

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.tabular.arrays import read_arrays
+from hush.tabular.cells import numbers
+from hush.tabular.columns import refuse_others
 from hush.tabular.images import read_images
 from hush.tabular.tables import Table, read_table
 
@@ -25,6 +27,8 @@ class Data:
     inputs: Table | Pixels
     targets: list[str] | None
     users: list[str] | None = None
+    pixels: tuple[str, ...] | None = None
+    """The columns that the pixels come from, if they come from a table.  Public."""
 
     @property
     def records(self) -> int:
@@ -36,7 +40,7 @@ class Data:
         targets, users = (
             None if column is None else [column[row] for row in index] for column in (self.targets, self.users)
         )
-        return Data(inputs, targets, users)
+        return Data(inputs, targets, users, self.pixels)
 
     def contents(self) -> list[bytes]:
         """Every record as bytes; with users, the user's id."""
@@ -78,6 +82,16 @@ class Reading:
     delimiter: str | None = None
     image_size: int = 32
     grey: bool = False
+    shape: tuple[int, int] | None = None
+    """Height and width, if the rows of a table are images, a column a pixel, row by row."""
+    pixels: tuple[str, ...] | None = None
+    """Which columns; None: all but target and users, in their order."""
+
+    def __post_init__(self) -> None:
+        if self.shape is not None:  # lists, where they come from JSON
+            object.__setattr__(self, "shape", tuple(self.shape))
+            if len(self.shape) != 2 or not all(1 <= side <= 4096 for side in self.shape):
+                raise ValueError(f"An image's height and width lie from 1 to 4096, got {self.shape}.")
 
 
 def read_data(path: Path, how: Reading, labelled: bool = True) -> Data:
@@ -111,7 +125,29 @@ def _from_table(table: Table, path: Path, how: Reading, labelled: bool) -> Data:
         raise ValueError(f"The column {how.user_column!r} names no user in some rows; every row needs one.")
     if not columns:
         raise ValueError(f"{path} has no column beside the target to predict it from.")
-    return Data(Table(columns), targets, users)
+    data = Data(Table(columns), targets, users)
+    return data if how.shape is None else pictured(data, how)
+
+
+def pictured(data: Data, how: Reading) -> Data:
+    """The rows of a table as images; a missing pixel is NaN."""
+    assert isinstance(data.inputs, Table)
+    assert how.shape is not None
+    height, width = how.shape
+    columns, names = data.inputs.columns, how.pixels or data.inputs.names
+    lost = [name for name in names if name not in columns]
+    if lost:
+        raise ValueError(f"The rows lack the column {lost[0]!r}, which the model was trained on.")
+    if len(names) != height * width:
+        raise ValueError(
+            f"Images of {height}x{width} have {height * width} pixels, but there are {len(names)} columns."
+        )
+    pixels = np.empty((data.records, height * width), dtype=np.float32)
+    for place, name in enumerate(names):
+        values = numbers(columns[name])
+        refuse_others(columns[name], values, repr(name), "number")
+        pixels[:, place] = values
+    return Data(pixels.reshape(-1, 1, height, width), data.targets, data.users, tuple(names))
 
 
 def _from_arrays(path: Path, how: Reading, labelled: bool) -> Data:

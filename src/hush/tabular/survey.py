@@ -49,6 +49,8 @@ _DATES = 1 + 2 * _OCTAVES
 _TEXT = _DATES + _SPANS
 _MISSING = _TEXT + 1
 _BINS = _MISSING + 1
+_MANY, _NARROW = 8, 6  # so many columns over so few octaves are measured alike
+_USUAL, _VARIES = 0.1, 0.05  # the variance of numbers within the octaves they span, and how it varies
 _EPOCH = -25567.0  # 1900-01-01 in days from 1970
 _SPAN = _YEARS * 365.2425
 
@@ -104,16 +106,18 @@ def columns(
     bins = np.concatenate([np.bincount(_bins(table[n], wanted[n]), minlength=_BINS) for n in names])
     looks = ask(first, bins.astype(np.float64), sensitivity).reshape(len(names), _BINS)
     noise = first.noise_multiplier * sensitivity
-    shown = {name: _shown(look, noise, wanted[name]) for name, look in zip(names, looks, strict=True)}
-    ranges = {
-        name: replace(found, log=found.log and name not in linear)
-        for name, found in shown.items()
-        if isinstance(found, _Range)
-    }
+    sure = noise * math.sqrt(2 * math.log(looks.size))  # rarely reached by noise alone in any bin of any column
+    shown = {name: _shown(look, noise, sure, wanted[name]) for name, look in zip(names, looks, strict=True)}
+    ranges = {name: found for name, found in shown.items() if isinstance(found, _Range)}
+    numbers = [name for name, found in ranges.items() if not found.dated]
+    shared = _shared(looks[[names.index(name) for name in numbers]], noise)
+    ranges |= dict(zip(numbers, shared, strict=False))
+    ranges = {name: replace(found, log=found.log and name not in linear) for name, found in ranges.items()}
     # asked in any case: which questions are charged doesn't depend on the answers
     sums = np.array([found.sums(table[name]) for name, found in ranges.items()] or [(0.0, 0.0)])
-    answers = ask(second, sums.ravel(), math.sqrt(2 * len(sums))).reshape(-1, 2).tolist()
-    fitted = {name: found.fitted(*answer) for (name, found), answer in zip(ranges.items(), answers, strict=False)}
+    sensitivity = math.sqrt(2 * len(sums))
+    answers = ask(second, sums.ravel(), sensitivity).reshape(-1, 2)
+    fitted = _fitted(ranges, answers, second.noise_multiplier * sensitivity, numbers if shared else [])
     return {name: fitted[name] if isinstance(found, _Range) else found for name, found in shown.items()}
 
 
@@ -167,12 +171,17 @@ class _Range:
         t = np.clip(t, -1, 1)
         return float(t.sum()), float((t * t).sum())
 
-    def fitted(self, first: float, second: float) -> Column:
-        """Mean and standard deviation from the noisy sums; bounds three of the latter away."""
+    def moments(self, first: float, second: float, noise: float) -> tuple[float, float]:
+        """Mean and variance of t from the noisy sums; the variance drawn towards a usual one as far as it is noise."""
+        mean = min(max(first / self.units, -0.9), 0.9)
+        trust = 1 / (1 + (noise / self.units / _VARIES) ** 2)
+        return mean, _USUAL + trust * (second / self.units - mean**2 - _USUAL)
+
+    def fitted(self, mean: float, variance: float) -> Column:
+        """Around the mean, in standard deviations, with bounds three of them away."""
+        deviation = math.sqrt(min(max(variance, 0.01), 1.0))
         low, high = self.ends
         half = (high - low) / 2
-        mean = min(max(first / self.units, -0.9), 0.9)
-        deviation = math.sqrt(min(max(second / self.units - mean**2, 0.01), 1.0))
         centre, scale = low + half * (1 + mean), half * deviation
         bounds = centre - 3 * scale, centre + 3 * scale
         if self.dated:
@@ -182,9 +191,9 @@ class _Range:
         return Number(*bounds, centre, scale, declared=False)
 
 
-def _shown(look: Floats, noise: float, wanted: Wanted | None) -> _Range | Column:
+def _shown(look: Floats, noise: float, sure: float, wanted: Wanted | None) -> _Range | Column:
     """What a noisy histogram says about a column."""
-    clear = _standing_out(look, noise)
+    clear = _standing_out(look, noise, sure)
     masses = {"number": clear[:_DATES].sum(), "date": clear[_DATES:_TEXT].sum(), "text": clear[_TEXT]}
     kind = max(masses, key=lambda name: float(masses[name])) if wanted is None else wanted.kind
     units = float(masses[kind])
@@ -193,6 +202,11 @@ def _shown(look: Floats, noise: float, wanted: Wanted | None) -> _Range | Column
     if kind == "date":
         spans = np.flatnonzero(clear[_DATES:_TEXT])
         return _Range(_EPOCH + _SPAN * float(spans[0]), _EPOCH + _SPAN * float(spans[-1] + 1), units, True)
+    return _numbers(clear, units)
+
+
+def _numbers(clear: Floats, units: float) -> _Range:
+    """The range of the octaves that stand out, on a logarithmic scale if it is wide and positive."""
     edges = [0.0] if clear[0] > 0 else []
     for place in np.flatnonzero(clear[1:_DATES]).tolist():
         sign, octave = (1.0, place) if place < _OCTAVES else (-1.0, place - _OCTAVES)
@@ -203,9 +217,35 @@ def _shown(look: Floats, noise: float, wanted: Wanted | None) -> _Range | Column
     return _Range(low, high, units, False, log=low > 0 and high / low >= LOG_FROM)
 
 
-def _standing_out(look: Floats, noise: float) -> Floats:
-    """The bins that can't be noise, and what rises beside them; 0 elsewhere."""
-    sure = look > noise * math.sqrt(2 * math.log(_BINS))
+def _shared(looks: Floats, noise: float) -> list[_Range]:
+    """One range for all of many columns that together span a few octaves, such as pixels; none otherwise.
+
+    Added up, the columns show through the noise what each of them alone doesn't.
+    """
+    if len(looks) < _MANY:
+        return []
+    louder = noise * math.sqrt(len(looks))
+    clear = _standing_out(looks.sum(axis=0), louder, louder * math.sqrt(2 * math.log(_BINS)))
+    clear[_DATES:] = 0
+    if not 1 <= np.count_nonzero(clear[1:]) <= _NARROW:
+        return []
+    masses = looks[:, clear > 0].sum(axis=1)
+    usual, spread = float(masses.mean()), noise * math.sqrt(np.count_nonzero(clear))
+    return [_numbers(clear, usual if abs(mass - usual) < 3 * spread else mass) for mass in masses.tolist()]
+
+
+def _fitted(ranges: Mapping[str, _Range], sums: Floats, noise: float, alike: Sequence[str]) -> dict[str, Column]:
+    """The columns by the noisy sums of t and t^2; those that are measured alike are scaled alike."""
+    found = {n: r.moments(float(a), float(b), noise) for (n, r), (a, b) in zip(ranges.items(), sums, strict=False)}
+    if alike:
+        variance = float(np.mean([found[name][1] for name in alike]))
+        found |= {name: (found[name][0], variance) for name in alike}
+    return {name: ranges[name].fitted(*moments) for name, moments in found.items()}
+
+
+def _standing_out(look: Floats, noise: float, height: float) -> Floats:
+    """The bins above `height`, which can't be noise, and what rises beside them; 0 elsewhere."""
+    sure = look > height
     beside = np.zeros_like(sure)
     for first, last in ((1, 1 + _OCTAVES), (1 + _OCTAVES, _DATES), (_DATES, _TEXT)):  # neighbours within a family
         part = sure[first:last]
