@@ -383,19 +383,18 @@ def _log_misjudged(labels: Sequence[Labels], direction: int, epsilon: float, rea
         step, high = label.step, label.high
         log_count = float(np.log(step.count))
         if label.dropped:
-            errors.append(
-                log_count + float(np.logaddexp(log_dropped(label, direction), log_dropped(label, -direction)))
-            )
+            errors.append(log_count + log_dropped(label, direction))
         else:
             point = loss_position(step, reach.below + direction * epsilon)
             errors.append(epsilon + log_count + log_misplaced(point, high.place, high.width))
             # a huge step, while the others are below -reach
             errors.append(epsilon + log_count + label.log_huge(False) - reach.log_certain)
-        # what the cuts leave out, under P and under Q
-        for part in (label.middle, label.bulk):
-            if part is not None:
-                errors += [log_count + part.log_cut(1), log_count + part.log_cut(-1)]
-        errors += [log_count + log_overlap(label, REMOVE), log_count + log_overlap(label, ADD)]
+        # what the cuts leave out adds between nothing and its probability under P ...
+        errors += [log_count + part.log_cut(direction) for part in (label.middle, label.bulk) if part is not None]
+        errors.append(log_count + log_overlap(label, direction))
+        if direction == ADD and label.bulk is not None:
+            # ... and as much as e^eps Q to what falls short of P - e^eps Q
+            errors.append(epsilon + log_count + label.bulk.log_cut(REMOVE))
     return float(np.logaddexp.reduce(errors))
 
 

@@ -34,6 +34,9 @@ _LONELY = 4
 _ENOUGH, _ENOUGH_FOR_MANY = 2e-7, 1e-6
 _SMALLEST = 3e-13
 """An epsilon this small is known well enough."""
+_TINY = 1e-4
+"""Below, both directions are so close that a rough look can't tell them apart."""
+_SHARPEST = -31.0
 _ROUGH = -9.0
 """log of the relative accuracy of a delta that is good enough to find the place."""
 
@@ -101,8 +104,12 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
     bound = chernoff(task.log_mgf, epsilon, points)
     if np.logaddexp(bound + 1e-6, np.log(max(task.dropped, 1e-300))) <= target:
         return True
-    curve, _ = _curve_at(composition, direction, epsilon, False, _ROUGH, contour.is_complement(target))
-    return curve is not None and bool(curve(np.array([epsilon]))[1][0] <= target)
+    for tolerance in (_ROUGH, _SHARPEST) if epsilon < _TINY else (_ROUGH,):
+        curve, _ = _curve_at(composition, direction, epsilon, False, tolerance, contour.is_complement(target))
+        lower, upper = (-np.inf, 0.0) if curve is None else (float(side[0]) for side in curve(np.array([epsilon])))
+        if upper <= target or lower > target:
+            break
+    return upper <= target
 
 
 @_QUIETLY
@@ -271,14 +278,15 @@ def _epsilon_by_jumps(composition: Composition, direction: int, target: float, g
     wanted = contour.log_complement(target) if sign < 0 else target
     for _ in range(14):
         jump = jumps.jumps(composition.steps, direction, guess, target, tolerance, before)
-        if jump is None:
+        values = None if jump is None else jump.log_value(guess * np.array([1.0, 1 + 1e-5]))
+        if jump is None or values is None or (values[0][0] == -np.inf and values[1][0] == 0):
             failed += 1
             if failed > 3:
                 break
             above, guess = guess, float(np.sqrt(max(below, 0.4 * guess) * guess))
             continue
         before = jump
-        lower, upper = jump.log_value(guess * np.array([1.0, 1 + 1e-5]))
+        lower, upper = values
         is_below = lower[0] > wanted if sign > 0 else upper[0] < wanted
         is_above = upper[0] < wanted if sign > 0 else lower[0] > wanted
         below, above = (guess, above) if is_below else (below, guess) if is_above else (below, above)
@@ -298,6 +306,10 @@ def _epsilon_by_jumps(composition: Composition, direction: int, target: float, g
             tolerance -= 3.0 if root == guess else 0.0
         elif abs(upper[0] - wanted) < 0.03 * slope:
             root = _search(jump.log_delta, guess, target, (0.8 * guess, 1.25 * guess))
+        elif sign > 0 and is_above and guess > 1:
+            # delta falls like a constant less e^eps times another: a tangent in e^eps
+            rest = -np.expm1(-guess) - np.expm1(-short) * guess / slope
+            root = guess + float(np.log(rest + np.exp(-guess))) if rest > 0 else 0.03 * guess
         elif abs(short) > max(0.5, 0.7 * slope):
             root = guess * float(np.exp(np.clip(short / slope, -3.0, 1.0)))
         else:
@@ -482,7 +494,8 @@ def _curve_at(
         line, target = None, float(_sum_of_log_deltas(composition, direction, np.array([epsilon]))[0])
     at = np.array([epsilon])
     width = np.inf if line is None else float(np.diff(np.ravel(line.log_delta(at)))[0])
-    if line is not None and (many or not width > _ENOUGH):
+    enough = _ENOUGH if log_tolerance >= jumps.LOG_TOLERANCE else float(np.exp(log_tolerance))
+    if line is not None and (many or not width > enough):
         return line.log_delta, float(np.sqrt(task.cumulants(c)[2]))
     if composition.gaussian == 0 and epsilon > 0 and not many:
         jump, jump_width = _jumps_at(composition, direction, epsilon, target, log_tolerance)
@@ -504,7 +517,7 @@ def _jumps_at(
         lower, upper = (float(bound[0]) for bound in jump.log_delta(np.array([epsilon])))
         if best is None or upper - lower < narrowest:
             best, narrowest = jump, upper - lower
-        if narrowest < max(_ENOUGH, 4 * np.exp(log_tolerance)):
+        if narrowest < max(_ENOUGH if log_tolerance >= jumps.LOG_TOLERANCE else 0.0, 4 * np.exp(log_tolerance)):
             break
         target = min(0.5 * (lower + upper) if np.isfinite(lower) else upper - 5, least)
     return best, narrowest
