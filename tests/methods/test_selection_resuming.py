@@ -214,3 +214,36 @@ def test_refuses_to_go_on_with_another_search(tmp_path: Path) -> None:
     other = selection.Search(candidates(noise=1.0), selection.Geometric(6), delta=1e-3)
     with pytest.raises(ValueError, match="another search"):
         selection.run(other, Trainer(), ledger=tmp_path / "ledger", folder=tmp_path / "search")
+
+
+def test_dropout_schedulers_and_averages_go_on_to_the_same_bits(tmp_path: Path) -> None:
+    plan = hush.Plan(records=40, batch=20, steps=6, noise_multiplier=4.0, delta=1e-3)
+    wanted = selection.Search((selection.Candidate({}, plan),), selection.Every(), delta=1e-3)
+
+    def train(trial: selection.Trial, stop: int | None = None) -> tuple[nn.Module, float]:
+        model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+        optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.8)
+        private = trial.private(model, optimiser, scheduler=scheduler, average=hush.Average(0.9))
+        for x, y in private.batches((X, Y)):
+            private.step(lambda x, y: nn.functional.cross_entropy(model(x), y, reduction="none"), x, y)
+            if private.steps_done == stop:
+                raise KeyboardInterrupt
+        with private.averaged():
+            score = float(next(model.parameters()).sum())
+        return model, score
+
+    whole = selection.run(wanted, train, key=Key.from_seed(0))
+    ledger, folder = tmp_path / "ledger", tmp_path / "search"
+    for stop in (2, 5):
+        with pytest.raises(KeyboardInterrupt):
+            selection.run(
+                wanted,
+                lambda trial, stop=stop: train(trial, stop),  # type: ignore[misc]
+                ledger=ledger,
+                folder=folder,
+                key=Key.from_seed(0),
+                save_every=0,
+            )
+    assert same(selection.run(wanted, train, ledger=ledger, folder=folder), whole)
+    assert Ledger(ledger).mechanism() == wanted.mechanism
