@@ -60,16 +60,6 @@ def training(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def engine_only(found: dict[str, Any]) -> str:
-    quoted: dict[str, float] = next(iter(found.get("quoted", {}).values()), {})
-    lines = ["| engine only | plain | hush's engine | JAX-Privacy, whole step, quoted |", "|---|---|---|---|"]
-    for name, row in found["engine_only"]["rows"].items():
-        theirs = _milliseconds(quoted[name]) if name in quoted else ""
-        ours = f"{_milliseconds(row['hush_ms'] / 1e3)}, {row['ratio']:.2f}x"
-        lines.append(f"| {_name(name)} | {_milliseconds(row['plain_ms'] / 1e3)} | {ours} | {theirs} |")
-    return "\n".join(lines)
-
-
 def tables() -> dict[str, str]:
     """Every table by the name of its marker; a result that isn't there has none."""
     rendered = {}
@@ -78,8 +68,6 @@ def tables() -> dict[str, str]:
         if path.exists():
             found = json.loads(path.read_text())
             rendered[name] = render(found)
-            if "engine_only" in found:
-                rendered[f"{name}-engine-only"] = engine_only(found)
     return rendered
 
 
