@@ -257,6 +257,17 @@ def test_a_user_with_many_records_counts_once(monkeypatch: pytest.MonkeyPatch) -
     assert 0.9 < max(moved(*kept, plan)) <= 1.0
 
 
+def test_batches_of_users_are_taken_one_by_one() -> None:
+    plan = Plan(records=12, batch=6, steps=4, noise_multiplier=1.5, unit="user")
+    model = make()
+    private = Private(model, sgd(model), plan, key=Key.from_seed(5))
+    batches = private.batches(data(), users=np.arange(RECORDS) % 12)
+    next(batches)
+    with pytest.raises(ValueError, match="wasn't given to step"):
+        next(batches)
+    assert private.steps_done == 1
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("clip", CLIPPINGS, ids=str)
 def test_a_record_whose_gradient_is_not_finite_contributes_nothing(
@@ -730,9 +741,11 @@ def test_a_compiled_model_trains_with_compiled_code_to_the_same_weights() -> Non
     torch.testing.assert_close(compiled, written, rtol=1e-5, atol=1e-6)
 
 
-def test_autocast_that_begins_after_the_first_step_lowers_the_threshold_at_once() -> None:
+@pytest.mark.parametrize("engine", [Auto(), Ghost(), Vmap(), Loop()], ids=lambda engine: type(engine).__name__)
+def test_autocast_that_begins_after_the_first_step_lowers_the_threshold_at_once(engine: Engine) -> None:
     model = make()
-    private = Private(model, sgd(model), Plan(records=RECORDS, batch=20, steps=3, noise_multiplier=1.0))
+    plan = Plan(records=RECORDS, batch=20, steps=3, noise_multiplier=1.0)
+    private = Private(model, sgd(model), plan, engine=engine)
     limits = []
     for step, (x, y) in enumerate(private.batches(data())):
 

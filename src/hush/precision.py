@@ -44,7 +44,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 class Watch:
-    """Looks for autocast inside the loss function, which can't be seen from outside: once, on one example.
+    """Looks for autocast inside the loss function, which can't be seen from outside, on one example.
 
     Compiled code can't be looked into, so it is taken to be coarse: the threshold is then 0.4% lower than it might be.
     """
@@ -58,9 +58,12 @@ class Watch:
         """As seen so far."""
         return BFLOAT16 if self._mode.half else FLOAT32
 
-    def look(self, losses: Callable[..., Tensor], batch: Sequence[Any], size: int) -> None:
-        """Runs the loss of the first example there is; random numbers are put back as they were."""
-        if self._done or size == 0:
+    def look(self, losses: Callable[..., Tensor], batch: Sequence[Any], size: int, again: bool = False) -> None:
+        """Runs the loss of the first example there is; random numbers are put back as they were.
+
+        Once, or at every call with `again`, for engines that don't see in what precision they compute.
+        """
+        if self._mode.half or (self._done and not again) or size == 0:
             return
         one = [part[:1] if isinstance(part, Tensor) and part.dim() > 0 else part for part in batch]
         devices = sorted({part.device.index for part in one if isinstance(part, Tensor) and part.is_cuda})

@@ -37,7 +37,7 @@ from hush.averaging import Average
 from hush.batches import Batch
 from hush.batches import batches as drawn_batches
 from hush.clipping import votes
-from hush.gradients import Engine, Memory, clipped_sum, refuse
+from hush.gradients import Engine, Loop, Memory, Projected, Vmap, clipped_sum, refuse
 from hush.gradients.check import named, refuse_memories
 from hush.gradients.engines import Weights
 from hush.keys import Key
@@ -164,6 +164,11 @@ class Private:
                     raise ValueError(
                         "Another loop over batches() was begun; go on with that one, not with two at once."
                     )
+                if batch.draw.units is not None and self._pending is not None and len(self._pending.draw):
+                    raise ValueError(
+                        "The batch before this one wasn't given to step(), which must know whose records it sees; take "
+                        "one batch, make its step, then take the next."
+                    )
                 try:
                     self.spending.charge(batch.step)
                 except BudgetExceededError as refused:
@@ -195,7 +200,7 @@ class Private:
         if not self._checked and len(drawn.draw) > 1:
             refuse_memories(self.model, on_leaves, leaves)
             self._checked = True
-        self._watch.look(on_leaves, leaves, len(drawn.draw))
+        self._watch.look(on_leaves, leaves, len(drawn.draw), again=isinstance(self.engine, Loop | Vmap | Projected))
         names, parameters = self._names, self._parameters = self._trained()
         plan, step = self.plan, drawn.step
         thresholds = plan.clip.thresholds(step, names, self.threshold)
