@@ -153,7 +153,7 @@ def test_projected_norms_agree_with_the_table(
     low, high = epsilon([(pair, steps)], math.log(1e-5), tolerance=1e-4)
     slack = 0.01 if projections == 4 else 0.005
     assert known * (1 - slack) <= low <= high <= known * (1 + slack)
-    assert high - low <= (4e-4 if projections == 4 else 2e-4) * high
+    assert high - low <= 1e-4 * high
 
 
 @pytest.mark.parametrize(("rate", "sigma", "steps"), [row[:3] for row in PROJECTED])

@@ -29,7 +29,8 @@ Steps = Sequence[tuple[Pair, int]]
 _MASS_ERROR = 2.0**-50
 _POINTS = 5_000_000  # lattice points transformed, all steps together: refinement stops here, after about a second
 _ANCHORS = 12
-_SHARP = 2e-4
+_NARROW, _BELOW, _ABOVE = 0.03, 120.0, 20.0
+"""Width of the bins around a large epsilon, and how far below and above it they reach."""
 
 
 @dataclass
@@ -136,8 +137,7 @@ def _refinements(
         spacing = fineness * plan.deviation if attempt > 0 else first
         if step > spacing / 2:
             spacing = step / max(1, round(step / spacing))
-        finer = 16 if tolerance <= _SHARP else 4
-        laws = _discretised(survey, plan, spacing, on_atoms=step > spacing / 2, finer=finer)
+        laws = _discretised(survey, plan, spacing, on_atoms=step > spacing / 2)
         try:
             less = compose_long([less for less, _ in laws], counts, plan.tilt, fineness, floor, upper=False)
             more = compose_long([more for _, more in laws], counts, plan.tilt, fineness, floor, upper=True)
@@ -156,14 +156,13 @@ def _refinements(
             return
 
 
-def _discretised(
-    survey: Survey, plan: Plan, spacing: float, *, on_atoms: bool, finer: int = 4
-) -> list[tuple[Law, Law]]:
+def _discretised(survey: Survey, plan: Plan, spacing: float, *, on_atoms: bool) -> list[tuple[Law, Law]]:
     """Lower and upper lattice law of every step.
 
     Points are ``spacing`` apart within four deviations of the centre; beyond, they spread in proportion to the
     distance, which by Chebyshev's inequality adds no more variance than the fine part does; at losses above 50, where a
-    few jumps decide, `finer` times more slowly.
+    few jumps decide, four times more slowly.  Bins wider than 1 cost first order in their width, and where a single
+    large loss decides it is those around epsilon that count: there they are narrow again.
     """
     laws = []
     for (pair, _), centre in zip(survey.steps, plan.centres, strict=True):
@@ -175,16 +174,25 @@ def _discretised(
         bend = max(near + 1.0, 50 / spacing)
         furthest = max((plan.high - centre) / spacing, (centre - plan.low) / spacing, near + 1.0)
         far = near * (1 + 1 / near) ** np.arange(1, math.log(min(furthest, bend) / near) * (near + 1) + 2)
-        further = far[-1] * (1 + 1 / (finer * near)) ** np.arange(
-            1, math.log(furthest / min(furthest, bend)) * (finer * near + 1) + 2
+        further = far[-1] * (1 + 1 / (4 * near)) ** np.arange(
+            1, math.log(furthest / min(furthest, bend)) * (4 * near + 1) + 2
         )
         offsets = np.concatenate([np.arange(near + 1), np.minimum(np.append(far, further), 2.0**60)]).astype(np.int64)
         index = np.concatenate([middle - offsets, middle + offsets, _places(atoms, origin, spacing)]).astype(np.int64)
+        around = _around(plan.epsilon - origin, spacing)
+        index = np.concatenate([index, around]) if plan.epsilon > 50 else index
         losses = origin + spacing * index
         ends = [math.floor((plan.low - origin) / spacing), math.ceil((plan.high - origin) / spacing)]
         index = np.unique(np.append(index[(losses > plan.low) & (losses < plan.high)], ends).astype(np.int64))
         laws.append(discretise(pair, spacing, origin, index, isolated=np.isin(index, _places(atoms, origin, spacing))))
     return laws
+
+
+def _around(offset: float, spacing: float) -> NDArray[np.int64]:
+    """Lattice points close together where one loss that reaches an offset may lie, the others adding a little."""
+    step = max(1, round(_NARROW / spacing))
+    first, last = (math.floor(place / spacing / step) for place in (offset - _BELOW, offset + _ABOVE))
+    return step * np.arange(first, last + 1, dtype=np.int64)
 
 
 def _places(losses: Sequence[float], origin: float, spacing: float) -> NDArray[np.int64]:

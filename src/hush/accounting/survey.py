@@ -7,7 +7,7 @@ costs width, not truth.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,8 @@ class Plan:
     high: float
     centres: Array
     deviation: float
+    epsilon: float = 0.0
+    """Where delta is wanted: one loss of about this size may decide."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ class Survey:
         best = float(exponents.min())
         # The smallest tilt that leaves the transform's rounding errors far below delta keeps heavy tails out of the
         # window.
-        plan = self.plan_tilt(float(tilts[np.argmax(exponents <= max(best + 0.5, log_delta + _EASE))]), low, high)
+        tilt = float(tilts[np.argmax(exponents <= max(best + 0.5, log_delta + _EASE))])
+        plan = replace(self.plan_tilt(tilt, low, high), epsilon=epsilon)
         beyond = float(self.counts @ self.masses[:, self.nodes > high].sum(axis=1)) + self.infinite
         return plan, float(np.logaddexp(best, math.log(max(beyond, 1e-300))))
 
