@@ -13,7 +13,7 @@ from torch import nn
 
 from hush import Normalised, Plan, Private
 from hush.cli import main
-from hush.experiments import alone, results, runner, stacked, tasks
+from hush.experiments import alone, pictures, results, runner, speed, stacked, tasks
 from hush.experiments.accounts import ACCOUNTS
 from hush.experiments.coordinates import Coordinates
 from hush.experiments.keeper import Keeper, OutOfTimeError
@@ -335,6 +335,29 @@ def test_the_page_has_the_numbers_and_says_what_is_missing(tmp_path):
     write(folder, page)
     assert "**61.23** ± 0.50%" in page.read_text()
     assert "reached" in page.read_text()
+
+
+def test_every_way_of_clipping_is_timed(monkeypatch):
+    monkeypatch.setattr(speed, "SECONDS", 0.02)
+    timing = speed.Timing("t", "mnist-network", records=60, batch=3, shape=(1, 28, 28), projections=(1,))
+    found = speed.measure(timing, torch.device("cpu"), lambda text: None, math.inf)
+    assert list(found) == ["plain", "loop", "vmap", "ghost", "projected 1"]  # graphs are captured on a GPU only
+    for way in found.values():
+        assert way["seconds"] == pytest.approx(20 * way["seconds_a_step"], abs=1e-3)
+    assert speed.measure(timing, torch.device("cpu"), lambda text: None, -math.inf) == {}
+
+
+def test_curves_and_sweeps_are_drawn_where_there_are_results(tmp_path):
+    known = read_all(FOLDER)
+    for name in pictures.FIGURES:
+        assert pictures.draw(known[name], {}, tmp_path) == []
+        scores = {}
+        for row in known[name].rows:
+            curve = {"epochs": [1.0, 2.0], "test": [88.0, 90.0], "train": [89.0, 91.0]}
+            scores[row.name] = {"mean": 90.0, "deviation": None} | ({"curve": curve} if row.watch else {})
+        drawn = pictures.draw(known[name], scores, tmp_path)
+        assert drawn
+        assert all((tmp_path / figure).stat().st_size > 1000 for figure in drawn)
 
 
 def test_reproduce_lists_and_refuses_unknown_names(capsys):

@@ -101,8 +101,8 @@ def noises_over_epochs(experiment: Experiment, scores: Scores, folder: Path) -> 
 def one_varied(experiment: Experiment, scores: Scores, folder: Path) -> str | None:
     """Abadi et al. 2016, Figure 5: a panel for each setting; the reference belongs to all."""
     names = list(dict.fromkeys(row.panel for row in experiment.rows if row.panel))
-    reference = next(row for row in experiment.rows if not row.panel)
-    if "mean" not in scores.get(reference.name, {}):
+    reference = next((row for row in experiment.rows if not row.panel), None)
+    if reference is None or "mean" not in scores.get(reference.name, {}):
         return None
     middle = {
         "projection dimensions": float(reference.directions),
@@ -113,7 +113,7 @@ def one_varied(experiment: Experiment, scores: Scores, folder: Path) -> str | No
         "noise level": reference.noise or 0.0,
     }
     figure, axes = panels(2, 3, 3.2)
-    for axis, name in zip(axes, names, strict=True):
+    for axis, name in zip(axes, names, strict=False):
         axis.set(xlabel=name, ylabel="test accuracy, percent", ylim=(80, 97))
         rows = [row for row in experiment.rows if row.panel == name and "mean" in scores.get(row.name, {})]
         points = [(row.place or 0.0, scores[row.name]) for row in rows] + [(middle[name], scores[reference.name])]
