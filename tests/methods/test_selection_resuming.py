@@ -16,6 +16,7 @@ from searching import Trainer, X, Y, candidates, key_with, same, search
 from torch import nn
 
 import hush
+from hush import checkpoint
 from hush.keys import Key
 from hush.ledger import Ledger
 from hush.methods import selection
@@ -25,8 +26,8 @@ pytest.importorskip("safetensors")
 STAGES = [
     pytest.param("after the charge", marks=pytest.mark.full),
     "in the second run",
-    "while a result is written",
-    pytest.param("before a run is deleted", marks=pytest.mark.full),
+    pytest.param("while a result is written", marks=pytest.mark.full),
+    "before a run is deleted",
     pytest.param("before the winner is written", marks=pytest.mark.full),
     "while the winner is written",
     pytest.param("after the winner is written", marks=pytest.mark.full),
@@ -59,7 +60,7 @@ elif stage == "while a result is written":  # tensors are there, but nothing tha
     state.State.keep = lambda self, *given, keep=state.State.keep: (
         setattr(os, "replace", kill_at(2, os.replace)), keep(self, *given))[1]
 elif stage == "before a run is deleted":
-    state.clear = kill_at(2, state.clear)
+    state.clear = kill_at(3, state.clear)  # after the last run
 elif stage == "before the winner is written":
     state.State.finish = kill_at(1, None)
 elif stage == "while the winner is written":
@@ -247,3 +248,26 @@ def test_dropout_schedulers_and_averages_go_on_to_the_same_bits(tmp_path: Path) 
             )
     assert same(selection.run(wanted, train, ledger=ledger, folder=folder), whole)
     assert Ledger(ledger).mechanism() == wanted.mechanism
+
+
+def test_when_the_next_run_begins_nothing_of_the_losers_is_on_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "search"
+    results: list[tuple[float, torch.Tensor]] = []
+
+    def train(trial: selection.Trial) -> tuple[nn.Module, float]:
+        assert not (folder / "run").exists()
+        if results:
+            kept = checkpoint.load(folder)["best"]
+            best = max(results, key=lambda result: result[0])
+            assert kept[1] == best[0]
+            assert torch.equal(kept[2]["weight"], best[1])
+            content = b"".join(path.read_bytes() for path in folder.iterdir())
+            for score, weight in results:
+                assert (weight.numpy().tobytes() in content) == (score == best[0])
+        model, score = Trainer()(trial)
+        assert (folder / "run" / "checkpoint.json").exists()
+        results.append((score, next(model.parameters()).detach().clone()))
+        return model, score
+
+    selection.run(search(), train, ledger=tmp_path / "ledger", folder=folder, key=key_with(5), save_every=0)
+    assert len(results) == 5

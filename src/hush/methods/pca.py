@@ -121,7 +121,7 @@ class PCA:
                 ledger or its path, where it becomes a run of its own; None: it is not written down
         key     of sample and noise; None asks the operating system.  `Key.from_seed` is for tests
         """
-        rows = X if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))
+        rows = X.detach() if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))
         if rows.dim() != 2:
             raise ValueError(f"Principal directions are found in rows of features, got a shape of {tuple(rows.shape)}.")
         check_whole("The number of components", self.n_components)
