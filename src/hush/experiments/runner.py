@@ -54,8 +54,8 @@ def run_rows(
     from hush.experiments.tasks import prepare as prepare_task
     from hush.experiments.training import run_row
 
-    done = {row["name"] for row in results.load(folder, experiment.name)["rows"] if "mean" in row}
-    chosen: dict[str, dict[str, Any]] = {}
+    done = {row["name"]: row for row in results.load(folder, experiment.name)["rows"] if "mean" in row}
+    chosen: dict[str, dict[str, Any]] = {name: row.get("chosen", {}) for name, row in done.items() if searching}
     task: Task | None = None
     prepared: tuple[str, float | None, int] | None = None
     for row in experiment.rows:
@@ -80,7 +80,8 @@ def run_rows(
                 best, log = _searched(tried, task, found, Keeper(None, deadline, say)) if searching else (tried, [])
                 chosen[row.name] = best.choices() if log else {}
                 keeper = Keeper(found / "run", deadline, say)
-                result = run_row(best, task, device, seeds=seeds, keeper=keeper) | {"search": log}
+                result = run_row(best, task, device, seeds=seeds, keeper=keeper)
+                result |= {"search": log, "chosen": chosen[row.name]}
                 shutil.rmtree(found, ignore_errors=True)
         except OutOfTimeError:
             return False
