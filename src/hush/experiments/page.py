@@ -84,13 +84,13 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
             score = scores.get(row.name, {})
             if row.target is not None:
                 verdict = _verdict(row, score)
-                reached.append(verdict == "reached")
+                reached.append(verdict)
                 seeds = str(len(score.get("scores", ()))) if "mean" in score else ""
                 cells = (f"{_sign(row)} {row.target:g}", _score(score), seeds, _epsilon(score), verdict)
                 targets.append((f"{task}, {row.name}", *cells))
-            if row.recipe == "paper" and "epsilon" in row.paper and "mean" in score and not row.panel:
-                apart = _apart(row, score)
-                near += [apart] if apart else []
+            apart = _apart(row, score) if "mean" in score and row.recipe == "paper" else ""
+            if apart and "epsilon" in row.paper:
+                near.append(apart)
                 claimed = f"{row.paper['epsilon']:g}"
                 cells = (_paper(row), _score(score), apart, claimed, f"**{score['epsilon']:.3g}**")
                 claims.append((f"{_NAMES.get(experiment.paper, experiment.paper)}, {task}, {row.name}", *cells))
@@ -111,9 +111,11 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
             "it was found."
         )
     if reached:
+        waiting = reached.count("")
         lines.append(
-            f"- **hush does better at an honest epsilon**: {sum(reached)} of {len(reached)} targets are reached at a "
-            "certified epsilon no larger than the one that was claimed."
+            f"- **hush does better at an honest epsilon**: {reached.count('reached')} of {len(reached) - waiting} "
+            "targets are reached at a certified epsilon no larger than the one that was claimed"
+            + (f"; {waiting} more rows haven't been run yet." if waiting else ".")
         )
     lines = [*(_wrapped(line, "  ") for line in lines), ""]
     if claims:
@@ -211,7 +213,7 @@ def _score(score: dict[str, Any]) -> str:
     if "mean" not in score:
         return "not run yet"
     percent = score["metric"] == "accuracy"
-    digits = 2 if percent else 4
+    digits = 2 if score["metric"] in ("accuracy", "error") else 4
     spread = f" ± {score['deviation']:.{digits}f}" if score.get("deviation") is not None else ""
     return f"**{score['mean']:.{digits}f}**{spread}" + ("%" if percent else "")
 
