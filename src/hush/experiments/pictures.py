@@ -43,20 +43,20 @@ def accuracy_over_epochs(experiment: Experiment, scores: Scores, folder: Path) -
     if not curves:
         return None
     figure, axes = panels(1, len(curves), 3.8)
+    lines = []
     for axis, (row, curve) in zip(axes, curves, strict=True):
-        axis.plot(curve["epochs"], curve["train"], color=ORANGE, linestyle="--", label="training accuracy")
-        axis.plot(curve["epochs"], curve["test"], color=BLUE, label="test accuracy")
         epsilon = row.paper["epsilon"]
-        axis.axhline(row.paper["accuracy"], color=GREY, linewidth=0.8, linestyle=":")
+        lines = axis.plot(curve["epochs"], curve["train"], color=ORANGE, linestyle="--", label="training accuracy")
+        lines += axis.plot(curve["epochs"], curve["test"], color=BLUE, label="test accuracy")
+        end = axis.axhline(row.paper["accuracy"], color=GREY, linewidth=0.8, linestyle=":", label="the paper's end")
         axis.set(xlabel="epochs", ylabel="accuracy, percent", ylim=(80, 100))
-        axis.set_title(f"{row.name}, sigma {row.noise:g} (dotted: the paper's end)", fontsize=8)
+        axis.set_title(f"{row.name}: sigma {row.noise:g}; delta at epsilon {epsilon:g}", fontsize=9)
         beside = axis.twinx()
         deltas = [run.delta(epsilon).upper for run in _spent(row, curve["epochs"])]
-        beside.semilogy(curve["epochs"], np.maximum(deltas, 1e-30), color=GREEN, label=f"delta at epsilon {epsilon:g}")
+        lines += [end, *beside.semilogy(curve["epochs"], np.maximum(deltas, 1e-30), color=GREEN, label="delta (right)")]
         beside.set(ylabel="certified delta", ylim=(1e-20, 1))
         beside.spines[["top"]].set_visible(False)
-        beside.legend(frameon=False, fontsize=8, loc="lower center")
-    axes[0].legend(frameon=False, fontsize=8, loc="center right")
+    figure.legend(handles=lines, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return save(figure, folder, f"{experiment.name}-epochs.png")
 
 
