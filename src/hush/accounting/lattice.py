@@ -180,7 +180,7 @@ def _discretised(survey: Survey, plan: Plan, spacing: float, *, on_atoms: bool) 
         offsets = np.concatenate([np.arange(near + 1), np.minimum(np.append(far, further), 2.0**60)]).astype(np.int64)
         index = np.concatenate([middle - offsets, middle + offsets, _places(atoms, origin, spacing)]).astype(np.int64)
         around = _around(plan.epsilon - origin, spacing)
-        index = np.concatenate([index, around]) if plan.epsilon > 50 else index
+        index = np.concatenate([index, around]) if plan.epsilon > 8 else index
         losses = origin + spacing * index
         ends = [math.floor((plan.low - origin) / spacing), math.ceil((plan.high - origin) / spacing)]
         index = np.unique(np.append(index[(losses > plan.low) & (losses < plan.high)], ends).astype(np.int64))

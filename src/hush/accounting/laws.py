@@ -144,6 +144,7 @@ def discretise(
     p, q = lower.masses(edges)
     # Mass at infinite losses stays apart.
     p[-1], q[0] = max(0.0, p[-1] - lower.infinite), max(0.0, q[0] - lower.vanishing)
+    _raise_lowest(p, q, nodes, alone)
     with np.errstate(divide="ignore", over="ignore"):
         log_q = np.log(q)
         gap = np.where(q < _UNDERFLOW, -np.inf, p - np.exp(log_q + nodes))
@@ -158,6 +159,22 @@ def discretise(
             _kept(spacing, origin, index, np.log(merged), lower.infinite),
             _kept(spacing, origin, index, np.log(masses), max(infinite, upper.infinite) + _UNDERFLOW),
         )
+
+
+def _raise_lowest(p: Array, q: Array, nodes: Array, alone: NDArray[np.bool_]) -> None:
+    """Join the lowest bin to the next one where its node lies below all its losses: nothing could balance it there.
+
+    In place.  The next node then takes what it is short of from the bin above, so that nothing of first order is lost.
+    """
+    if p[0] > 0 or q[0] > 0:
+        return  # a bin without an end
+    lowest = int(np.argmax((p > 0) | (q > 0)))
+    if lowest + 1 >= p.size or nodes[lowest] < -600 or alone[lowest] or alone[lowest + 1]:
+        return
+    if p[lowest] > math.exp(nodes[lowest]) * q[lowest] and p[lowest] < 2 * p[lowest + 1]:
+        for masses in (p, q):
+            masses[lowest + 1] += masses[lowest]
+            masses[lowest] = 0.0
 
 
 def _around_atoms(
