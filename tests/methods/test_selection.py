@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import integrate, stats
 from searching import Trainer, candidates, key_with, search
 from torch import nn
@@ -387,3 +388,30 @@ class TestSearch:
         assert 1.985 < found.promise().upper <= 2.0
         assert len({c.plan.noise_multiplier for c in found.candidates}) == 2
         assert "Promise: (" in str(found)
+
+
+@pytest.mark.parametrize("records", [4, pytest.param(3, marks=pytest.mark.full)])
+def test_a_search_as_run_has_the_law_that_is_accounted(records: int) -> None:
+    """One step on ones: a run's result is their number plus noise of 2, and its score too, the worst order there is.
+
+    So the best is at most t with probability E[Phi((t - records)/2)^K].  Kolmogorov-Smirnov at p < 1e-6, its
+    false-alarm rate.
+    """
+    plan = hush.Plan(records=4, batch=4, steps=1, noise_multiplier=2.0, clip=1.0, delta=1e-3)
+    wanted = selection.Search((selection.Candidate({}, plan),), selection.Geometric(5), delta=1e-3)
+
+    def train(trial: selection.Trial) -> tuple[nn.Module, float]:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        private = trial.private(model, torch.optim.SGD(model.parameters(), lr=4.0))
+        for (x,) in private.batches((torch.ones(records, 1),)):
+            private.step(lambda x: -model(x).sum(1), x)
+        return model, model.weight.item()
+
+    found = [selection.run(wanted, train, key=Key.from_seed(seed)).score for seed in range(1000 if FULL else 80)]
+
+    def at_most(t: np.ndarray) -> np.ndarray:
+        return generating(selection.Geometric(5), stats.norm.cdf((t - records) / 2))
+
+    assert stats.kstest(found, at_most).pvalue > 1e-6
+    assert stats.kstest(found, lambda t: stats.norm.cdf((t - records) / 2)).pvalue < 1e-6  # not that of a single run
