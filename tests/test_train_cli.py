@@ -25,7 +25,7 @@ pytest.importorskip("safetensors")
 import torch
 from safetensors.torch import load_file
 
-from hush import cli, noise
+from hush import Private, cli, noise
 from hush.accounting import Gaussian, Guarantees
 from hush.ledger import Ledger
 from hush.runs import load
@@ -477,6 +477,20 @@ def test_bad_input_is_one_sentence_and_spends_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "words"), [("city", "number", "'Bern'|'Basel'|'Chur'"), ("age", "date", "hold a date")]
+)
+def test_a_kind_declared_without_bounds_is_kept_to(
+    name: str, kind: str, words: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "s.json"
+    plan.write_text(json.dumps({"columns": {name: {"kind": kind}}}))
+    command = ["train", str(data), "--target", "likes", "--schema", str(plan), *QUICK, "-o", str(tmp_path / "run")]
+    assert cli.main(command) == 2
+    assert re.search(words, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
 def test_one_class_in_the_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = table(tmp_path / "a.csv", lines=[[*row[:3], "yes"] for row in rows()])
     assert cli.main(["train", str(path), "--target", "likes", *QUICK, "-o", str(tmp_path / "run")]) == 2
@@ -503,6 +517,31 @@ def test_a_full_disk_is_said_before_anything_is_spent(
     assert cli.main(["train", str(data), "--target", "likes", *QUICK, "-o", str(tmp_path / "run")]) == 2
     assert "make room" in capsys.readouterr().err
     assert not (tmp_path / "run" / "public" / "ledger.jsonl").exists()
+
+
+def test_a_disk_that_fills_up_on_the_way_is_said_and_the_run_goes_on_later(
+    data: Path, schema: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from safetensors import SafetensorError
+
+    calls = []
+
+    def full(*_: Any, **__: Any) -> None:
+        calls.append(1)
+        if len(calls) > 2:
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+        saved(*_, **__)
+
+    saved = Private.save
+    monkeypatch.setattr(Private, "save", full)
+    arguments = [str(data), "--schema", str(schema), *DECLARED, *QUICK, "-o", str(tmp_path / "run")]
+    assert cli.main(["train", *arguments]) == 2
+    assert "disk is full" in capsys.readouterr().err
+    assert inspect(tmp_path / "run").steps_charged > 0
+    monkeypatch.undo()
+    with pytest.warns(UserWarning, match="Stopped after"):  # steps that were drawn and not saved stay charged
+        assert cli.main(["resume", str(tmp_path / "run")]) == 0
+    assert inspect(tmp_path / "run").spent.epsilon(1e-4).upper <= 3.0
 
 
 def test_too_little_memory_is_said(

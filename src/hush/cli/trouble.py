@@ -6,6 +6,8 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 @contextmanager
 def told_plainly(charged: bool = False) -> Iterator[None]:
@@ -21,11 +23,25 @@ def told_plainly(charged: bool = False) -> Iterator[None]:
             f"There isn't enough memory for this; give fewer rows or columns, or a lower --rate.{kept}"
         ) from None
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise ValueError(f"The disk is full; make room and go on with `hush resume`.{kept}") from error
+        if error.errno in _FULL:
+            raise ValueError(_full(charged)) from error
         where = f" {error.filename}" if error.filename else ""
         raise ValueError(f"The file{where} can't be read or written: {error.strerror or error}.{kept}") from error
     except RuntimeError as error:
         if "alloc" in str(error) or "out of memory" in str(error):
             raise ValueError(f"There isn't enough memory for this; give a lower --rate.{kept}") from None
         raise
+    except Exception as error:
+        # safetensors has an error of its own, which tells the operating system's in words only
+        if type(error).__name__ == "SafetensorError" and any(f"(os error {number})" in str(error) for number in _FULL):
+            raise ValueError(_full(charged)) from error
+        raise
+
+
+def _full(charged: bool) -> str:
+    if not charged:
+        return "The disk is full, or files may not grow so large; make room. What was spent by then is in the ledger."
+    return (
+        "The disk is full, or files may not grow so large; make room and go on with `hush resume`. "
+        "What was spent is in the ledger."
+    )

@@ -175,11 +175,14 @@ class Published:
 
     def scores(self, data: Data) -> Tensor:
         """The network's outputs."""
+        return self.outputs(self.card.encode(data))
+
+    def outputs(self, features: Features) -> Tensor:
+        """Of records that are encoded already."""
         import torch
 
-        features = torch.from_numpy(self.card.encode(data))
         with torch.no_grad():
-            return torch.cat([self.model(part) for part in features.split(8192)])
+            return torch.cat([self.model(part) for part in torch.from_numpy(features).split(8192)])
 
     def answers(self, data: Data) -> list[tuple[str, float | None]]:
         """The most likely class with its probability, or the number, for every record."""

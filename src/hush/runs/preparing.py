@@ -9,7 +9,7 @@ import numpy as np
 
 from hush.runs.request import CLASSIFICATION, REGRESSION, Request
 from hush.tabular import cells, survey
-from hush.tabular.columns import Category, Column, Hashed, Number
+from hush.tabular.columns import A_DATE, Category, Column, Hashed, Number, refuse_others
 from hush.tabular.data import Data, read_data
 from hush.tabular.holdout import aside
 from hush.tabular.images import classes_of
@@ -122,11 +122,20 @@ def _inputs(
     for name in names:
         declared = schema.columns.get(name)
         columns[name] = Hashed() if isinstance(declared, Wanted) and declared.kind == "category" else declared
-        if isinstance(declared, Column):
-            declared.encode(data.inputs.columns[name], repr(name))  # refuses texts among declared numbers
+        _check(declared, data.inputs.columns[name], repr(name))
     if all(isinstance(column, Column) and column.width == 0 for column in columns.values()):
         raise ValueError("The schema leaves out every column; there is nothing to predict from.")
     return columns, None
+
+
+def _check(declared: Column | Wanted | None, texts: Sequence[str], name: str) -> None:
+    """Refuse what isn't of the declared kind, before anything is spent."""
+    if isinstance(declared, Column):
+        declared.encode(texts, name)
+    elif declared is not None and declared.kind == "number":
+        refuse_others(texts, cells.numbers(texts), name, "number")
+    elif declared is not None and declared.kind == "date":
+        refuse_others(texts, cells.dates(texts), name, A_DATE)
 
 
 def _labelled(data: Data, task: str | None, classes: Sequence[str] | None) -> list[int] | None:

@@ -32,7 +32,7 @@ class Recipe:
     steps: int = 100
     hidden: int = 128
     clip: float = 1.0
-    stability: float = 0.01
+    stability: float = 0.1
     momentum: float = 0.9
     learning_rate: float | None = None
     decay: float = 0.9

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _CHECKPOINTS = 10
 """How often a run saves its state."""
 
+_ROWS = 50
+"""The most rows of the local history."""
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -61,7 +64,9 @@ class Session:
     ) -> None:
         self.folder, self.card, self.private = folder, card, private
         self._train, self._held, self._users = train, held, users
-        self._targets = card.encode_targets(held.targets or [])
+        targets = card.encode_targets(held.targets or [])
+        usable = np.flatnonzero(targets >= 0 if card.classes is not None else np.isfinite(targets))
+        self._scored = card.encode(held.take(usable)), targets[usable]
         self._loss = F.cross_entropy if card.classes is not None else F.smooth_l1_loss
         found = read_json(folder.local)["epochs"] if folder.local.exists() else []
         self._history: list[dict[str, Any]] = [row for row in found if row["step"] <= private.steps_done]
@@ -81,7 +86,7 @@ class Session:
         private, plan = self.private, self.plan
         if self._ended():
             return
-        an_epoch = max(1, round(1 / plan.rate))
+        an_epoch = max(1, round(1 / plan.rate), math.ceil(plan.steps / _ROWS))
         every = max(1, plan.steps // _CHECKPOINTS)
         for x, y in private.batches(self._train, users=self._users):
             private.step(self._losses, x, y)
@@ -107,13 +112,13 @@ class Session:
 
     def score(self) -> float | None:
         """Of the averaged weights on the hold-out: accuracy, or the root mean squared error.  LOCAL ONLY."""
-        usable = self._targets >= 0 if self.card.classes is not None else np.isfinite(self._targets)
-        if not usable.any():
+        features, targets = self._scored
+        if not len(targets):
             return None
         with self.private.averaged() as model:
-            outputs = Published(self.card, model).scores(self._held.take(np.flatnonzero(usable)))
+            outputs = Published(self.card, model).outputs(features)
             model.train()
-        return score(self.card, outputs, self._targets[usable])
+        return score(self.card, outputs, targets)
 
     def _ended(self) -> bool:
         """Whether the ledger says so already: then a crash came between the last step and publishing."""

@@ -25,6 +25,7 @@ BUCKETS = 32
 LOG_FROM = 4.0
 """From which ratio of its bounds on a positive number is taken on a logarithmic scale."""
 
+A_DATE = "date, such as 2024-01-31,"
 _YEAR, _WEEK = 365.2425, 7.0
 
 
@@ -140,7 +141,7 @@ class Date(Column):
     def encode(self, cells: Sequence[str], name: str = "the column") -> Features:
         days = reading.dates(cells)
         if self.declared:
-            refuse_others(cells, days, name, "date, such as 2024-01-31,")
+            refuse_others(cells, days, name, A_DATE)
         known = np.nan_to_num(days)
         circles = [
             f(2 * np.pi * known / period) * np.isfinite(days) for period in (_YEAR, _WEEK) for f in (np.sin, np.cos)
