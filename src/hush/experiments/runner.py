@@ -155,4 +155,6 @@ def _quick(row: Row, task: Task) -> Row:
         batch, most = 32, 5
     spends = row.steps is None and row.epochs is None  # as many steps as the full number of records would allow
     steps, z_steps = most if spends else min(row.length(records), most), min(row.z_steps, 3)
-    return replace(row, batch=batch, steps=steps, epochs=None, copies=1, z_steps=z_steps, watch=0.0)
+    # a user's or a movie's share of a batch's ratings grows as the batch shrinks
+    lr = row.lr * batch / row.batch if row.metric == "rmse" else row.lr
+    return replace(row, batch=batch, steps=steps, epochs=None, copies=1, z_steps=z_steps, watch=0.0, lr=lr)
