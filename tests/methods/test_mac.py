@@ -616,6 +616,15 @@ def test_what_cannot_be_trained_or_bounded_is_refused(model: Any, clip: Any, out
         start(clip, output, model)
 
 
+@pytest.mark.parametrize(("more", "words"), [({"unit": "user"}, "can't protect a user"), ({"grouped": 2}, "grouped")])
+def test_records_of_a_user_or_a_group_are_not_clipped_together(more: dict[str, Any], words: str) -> None:
+    plan = Plan(records=RECORDS, batch=30, steps=4, noise_multiplier=1.5, clip=Expansion(0.1), **more)
+    model = make()
+    private = Private(model, torch.optim.SGD(model.parameters(), lr=0.1), plan)
+    with pytest.raises(ValueError, match=words):
+        MAC(private, CrossEntropy())
+
+
 def test_an_expansion_is_refused_where_gradients_are_clipped() -> None:
     _, private = start(Expansion(0.1))
     model = private.model
