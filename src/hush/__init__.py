@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hush.gradients.check import check as check
     from hush.keys import Key as Key
     from hush.ledger import Budget as Budget
+    from hush.ledger import BudgetExceededError as BudgetExceededError
+    from hush.ledger import CorruptLedgerError as CorruptLedgerError
     from hush.ledger import Ledger as Ledger
     from hush.plan import Plan as Plan
     from hush.sampling import Poisson as Poisson
@@ -35,6 +37,8 @@ _HOMES = {
     "Adaptive": "hush.clipping",
     "Average": "hush.averaging",
     "Budget": "hush.ledger",
+    "BudgetExceededError": "hush.ledger",
+    "CorruptLedgerError": "hush.ledger",
     "Flat": "hush.clipping",
     "Key": "hush.keys",
     "Ledger": "hush.ledger",
