@@ -33,8 +33,11 @@ def tradeoff_plot(curve: ErrorCurve, epsilon: float, delta: float) -> Plot:
             Line("best possible attack (certified)", alpha.tolist(), curve.lower.tolist(), 0),
             Line("what epsilon and delta alone say", alpha.tolist(), classical.tolist(), 1),
         ),
-        (Band("", alpha.tolist(), curve.lower.tolist(), curve.upper.tolist(), 0),),
-        (Mark(float(alpha[best]), float(curve.lower[best]), f"both errors: {total:.3f} or more"),),
+        (
+            Band("within an attacker's reach", alpha.tolist(), curve.lower.tolist(), (1 - alpha).tolist(), 0),
+            Band("", alpha.tolist(), curve.lower.tolist(), curve.upper.tolist(), 0),
+        ),
+        (Mark(float(alpha[best]), float(curve.lower[best]), f"both errors:\n{total:.3f} or more"),),
     )
 
 

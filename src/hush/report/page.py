@@ -29,7 +29,7 @@ p { margin:.7em 0; max-width:44rem; } ul { padding-left:1.2em; } li { margin:.35
 .card b { display:block; font-size:1.55rem; line-height:1.25; font-variant-numeric:tabular-nums; }
 .alarm { background:var(--alarm-tint); color:var(--alarm); border:2px solid var(--alarm); border-radius:.6rem;
   padding:.7rem 1rem; font-weight:600; }
-figure { margin:1.4rem 0; } svg { display:block; width:100%; height:auto; max-width:42rem; }
+figure { margin:1.4rem 0; } svg { display:block; width:100%; height:auto; max-width:48rem; }
 .legend { display:flex; flex-wrap:wrap; gap:.1rem 1.4rem; font-size:.95rem; margin:.3rem 0 .3rem; }
 .legend span { display:inline-flex; align-items:center; gap:.5rem; } .legend svg { width:2.2rem; flex:none; }
 .pair { display:grid; grid-template-columns:repeat(auto-fit, minmax(19rem, 1fr)); gap:0 1.4rem; }
@@ -38,6 +38,7 @@ th, td { text-align:left; vertical-align:top; padding:.45rem .8rem .45rem 0; bor
   overflow-wrap:anywhere; }
 th { font-weight:600; min-width:8.5rem; } th.n { min-width:0; }
 td.n, th.n { text-align:right; font-variant-numeric:tabular-nums; }
+td.n:first-child, th.n:first-child { text-align:left; }
 code { font:0.86em ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap:anywhere; }
 svg text { font-family:inherit; fill:var(--ink); }
 svg .tick, svg .mark { font-size:15px; } svg .label { font-size:16px; }
@@ -48,7 +49,9 @@ svg .mark { font-weight:600; paint-order:stroke; stroke:var(--paper); stroke-wid
 svg .tick { fill:var(--soft); } svg .grid { stroke:var(--rule); stroke-width:.7; }
 svg .axis { fill:none; stroke:var(--soft); stroke-width:1.2; }
 svg .line { fill:none; stroke-width:2.6; stroke-linejoin:round; }
-svg .band { opacity:.24; stroke:none; } svg .dot { stroke:var(--paper); stroke-width:1.5; }
+svg .band { opacity:.16; stroke:none; } svg .dot { stroke:var(--paper); stroke-width:1.5; }
+@media print { body { font-size:10.5pt; line-height:1.45; } main { max-width:none; padding:0; } h2 { margin-top:1.3em; }
+  p, li { max-width:none; } svg { max-width:34rem; } }
 """ + "".join(
     f"svg .line.c{k} {{ stroke:var(--c{k}); }} svg .band.c{k}, svg .dot.c{k} {{ fill:var(--c{k}); }}\n"
     for k in range(5)

@@ -23,6 +23,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6b6b6b")
 """On white; the style sheet of the page has their lighter sisters for dark screens."""
 DASHES = ("", "7 4", "2 3", "10 3 2 3", "4 3")
 
+_RAISED = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 WIDTH, HEIGHT = 600, 430
 LEFT, RIGHT, TOP, BOTTOM = 88, 32, 16, 66
 
@@ -51,7 +52,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point with words beside it, where there is room: to its right or, in the right half, to its left."""
+    """A point with words beside it, a line or two, where there is room: to its right or, in the right half, left."""
 
     x: float
     y: float
@@ -92,6 +93,8 @@ class Axis:
         return [k * step for k in range(start, math.floor(self.high / step + 1e-9) + 1)]
 
     def name(self, value: float) -> str:
+        if self.log and self.high >= 999 * self.low:
+            return "10" + str(round(math.log10(value))).translate(_RAISED)
         if self.log and not 9.9e-4 < value < 1e4:
             return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
         return f"{100 * value:.10g}%" if self.percent else f"{value:.10g}"
@@ -134,10 +137,13 @@ def svg(plot: Plot) -> str:
         left, top = _pixel(plot, mark.x, mark.y)
         parts.append(f'<circle class="dot c0" cx="{left:.1f}" cy="{top:.1f}" r="4.5"/>')
         side, anchor = (-10, "end") if plot.x.place(mark.x) > 0.5 else (10, "start")
-        parts.append(
-            f'<text class="mark" x="{left + side:.1f}" y="{top + 4:.1f}" text-anchor="{anchor}">'
-            f"{escape(mark.words)}</text>"
-        )
+        words = mark.words.split("\n")
+        rises = [0.35 - 0.575 * (len(words) - 1), *[1.15] * (len(words) - 1)]  # in lines, around the point's height
+        spans = [
+            f'<tspan x="{left + side:.1f}" dy="{rise:.3g}em">{escape(line)}</tspan>'
+            for rise, line in zip(rises, words, strict=True)
+        ]
+        parts.append(f'<text class="mark" y="{top:.1f}" text-anchor="{anchor}">{"".join(spans)}</text>')
     return "".join([*parts, "</svg>"])
 
 
@@ -213,7 +219,9 @@ def _draw(plot: Plot, axes: Axes) -> None:
     from matplotlib.ticker import NullLocator
 
     for band in plot.bands:
-        axes.fill_between(band.x, band.low, band.high, color=COLOURS[band.style], alpha=0.22, label=band.label or None)
+        axes.fill_between(
+            band.x, band.low, band.high, color=COLOURS[band.style], alpha=0.2, lw=0, label=band.label or None
+        )
     for line in plot.lines:
         dashes = [float(part) / 2 for part in DASHES[line.style].split()]
         style = (0, tuple(dashes)) if dashes else "solid"
@@ -230,8 +238,11 @@ def _draw(plot: Plot, axes: Axes) -> None:
         )
     for mark in plot.marks:
         axes.plot([mark.x], [mark.y], "o", color=COLOURS[0], ms=6)
-        offset, side = ((-8, -3), "right") if plot.x.place(mark.x) > 0.5 else ((8, -3), "left")
-        axes.annotate(mark.words, (mark.x, mark.y), xytext=offset, textcoords="offset points", ha=side, fontsize=9)
+        offset, side = (-8, "right") if plot.x.place(mark.x) > 0.5 else (8, "left")
+        at, where = (mark.x, mark.y), (offset, 0)
+        axes.annotate(
+            mark.words, at, where, textcoords="offset points", ha=side, va="center", fontsize=9, weight="bold"
+        )
     axes.set(xlabel=plot.x.label, ylabel=plot.y.label)
     if plot.x.log:
         axes.set_xscale("log")

@@ -135,7 +135,7 @@ def settings(found: Inspected) -> dict[str, str]:
         "clipping": f"every {unit}'s gradient scaled to at most norm {recipe.get('clip', '?')}",
         "noise": f"Gaussian, {terms['noise_multiplier']:.6g} times the norm, on the sum of a step",
         "optimiser": f"SGD with momentum {recipe.get('momentum', '?')}, weights averaged over the last steps",
-        "accounting": f"certified; {found.planned.tag}",
+        "accounting": f"certified, {'exact' if found.planned.tag == 'exact' else 'an upper bound'}",
     }
     versions = found.written.get("versions")
     if isinstance(versions, dict):

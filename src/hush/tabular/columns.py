@@ -115,7 +115,8 @@ class Number(Column):
         return _scaled(values, self.low, self.high, self.centre, self.scale)
 
     def __str__(self) -> str:
-        return f"numbers from {self.low:.4g} to {self.high:.4g}" + (", on a logarithmic scale" if self.log else "")
+        low, high = (f"{end:,.0f}" if 1e3 <= abs(end) < 1e9 else f"{end:.4g}" for end in (self.low, self.high))
+        return f"numbers from {low} to {high}" + (", on a logarithmic scale" if self.log else "")
 
 
 @dataclass(frozen=True)
