@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hush.accounting.laws import Law, WindowTooLongError, compose_long, discretise
+from hush.accounting.laws import Law, WindowTooLongError, compose_long, discretise, is_short
 from hush.accounting.losses import Array, Pair
 from hush.accounting.roots import bracketed_root
 from hush.accounting.survey import LARGEST, Plan, Survey
@@ -28,6 +28,7 @@ Steps = Sequence[tuple[Pair, int]]
 
 _MASS_ERROR = 2.0**-50
 _POINTS = 5_000_000  # lattice points transformed, all steps together: refinement stops here, after about a second
+_MASS_COST = 40  # what a bin's mass costs, in lattice points
 _ANCHORS = 12
 _NARROW, _BELOW, _ABOVE = 0.03, 120.0, 20.0
 """Width of the bins around a large epsilon, and how far below and above it they reach."""
@@ -130,25 +131,33 @@ def _refinements(
     # Where all mass lies on one lattice, that lattice is exact, however coarse.
     first = step if 0.02 * plan.deviation < step < 20 * plan.deviation else fineness * plan.deviation
     counts = [count for _, count in survey.steps]
-    cost, finest = 0, math.inf
-    for attempt in range(12):
+    cost, finest, before = 0, math.inf, math.inf
+    for attempt in range(16):
         if attempt > 0 and 2 * cost > budget.left:
             return
         spacing = fineness * plan.deviation if attempt > 0 else first
         if step > spacing / 2:
             spacing = step / max(1, round(step / spacing))
+        if spacing > 0.75 * before:
+            fineness /= 2
+            continue
+        before = spacing
         laws = _discretised(survey, plan, spacing, on_atoms=step > spacing / 2)
         try:
             less = compose_long([less for less, _ in laws], counts, plan.tilt, fineness, floor, upper=False)
             more = compose_long([more for _, more in laws], counts, plan.tilt, fineness, floor, upper=True)
-            stages = 1 + 4 * math.log(survey.total, 1024) if survey.total > 4096 else 1
+            stages = (
+                1 if is_short([more for _, more in laws], counts, plan.tilt) else 1 + 4 * math.log(survey.total, 1024)
+            )
             points = sum(int(law.index[-1] - law.index[0]) for law in (less, more))
-            cost = max(int(stages * len(laws) * points), _POINTS // 12)
+            masses = _MASS_COST * sum(more.index.size for _, more in laws)
+            cost = max(int(stages * len(laws) * points) + masses, _POINTS // 40)
             budget.left -= cost
             yield less, more
             finest = fineness
             fineness /= 2 if spacing <= 2 * fineness * plan.deviation else 1
         except WindowTooLongError as problem:
+            before = math.inf
             fineness *= 1.05 * problem.excess
             if fineness > 0.9 * finest:
                 return

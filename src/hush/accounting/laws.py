@@ -27,6 +27,7 @@ _UNDERFLOW = 1e-290  # below, a mass has lost its relative accuracy
 _WRAP = 44.0  # tilted mass outside the window: at most exp(-44) = 8e-20 on either side
 _LONGEST = 2**20  # transform length
 _BASE = 1024  # steps per stage of a long composition
+_FEW = 200_000  # up to so many steps the rounding of one long transform is harmless
 
 
 class WindowTooLongError(Exception):
@@ -311,6 +312,13 @@ def _log_sum(exponents: Array) -> Array:
     return np.asarray(np.log(np.exp(exponents - peak).sum(axis=-1)) + peak[:, 0])
 
 
+def is_short(laws: Sequence[Law], counts: Sequence[int], tilt: float) -> bool:
+    """Whether the composition is best done by one transform."""
+    deviation = math.sqrt(sum(count * _deviation(law, tilt) ** 2 for law, count in zip(laws, counts, strict=True)))
+    length = 24 * deviation / laws[0].spacing
+    return length < (2**19 if sum(counts) < _FEW else 2**17) or sum(counts) <= 2 * _BASE
+
+
 def compose_long(
     laws: Sequence[Law], counts: Sequence[int], tilt: float, fineness: float, floor: float, *, upper: bool
 ) -> Law:
@@ -318,8 +326,7 @@ def compose_long(
 
     After each stage the law is put on a lattice of ``fineness`` times its own standard deviation.
     """
-    deviation = math.sqrt(sum(count * _deviation(law, tilt) ** 2 for law, count in zip(laws, counts, strict=True)))
-    if 24 * deviation / laws[0].spacing < 2**17 or sum(counts) <= 2 * _BASE:
+    if is_short(laws, counts, tilt):
         return compose(laws, counts, tilt, upper=upper)
     level = 0
     while sum(count // _BASE**level for count in counts) > 8 * _BASE:
