@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hush.clipping import Flat, Normalised, PerLayer
 from hush.clipping.base import Clipping
 from hush.gradients import Auto, ClippedSum, Loop, Memory, captured, clipped_sum
-from hush.gradients.engines import Weights
+from hush.gradients.engines import Task, Weights
 
 NET = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
 NAMES = [name for name, _ in NET.named_parameters()]
@@ -88,5 +88,5 @@ def test_what_autograd_keeps_is_counted_once() -> None:
     x = torch.randn(64, 100)
     # the input, which the layer keeps, the output, which the square keeps, and the weight's gradient
     expected = 4 * (64 * 100 + 64 * 50 + 100 * 50)
-    found = captured._held_by_autograd(list(layer.parameters()), lambda x: layer(x).square().sum(1), [x])
-    assert expected == found
+    task = Task(list(layer.parameters()), lambda x: layer(x).square().sum(1), [x], [[0]], torch.ones_like)
+    assert captured._held_by_autograd(task) == expected

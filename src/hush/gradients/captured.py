@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hush.gradients import ghost
-from hush.gradients.engines import ClippedSum, Groups, Losses, Memory, Weigh, Weights, count
+from hush.gradients.engines import ClippedSum, Memory, Task, Weights, count, pick
 
 Run = Callable[[Sequence[Tensor], int, Sequence[float]], list[Tensor]]
 """(the batch's tensors, how many examples they hold, thresholds) to [norms, losses, whether a norm isn't finite, sums]
@@ -55,28 +55,20 @@ class Program:
     """Bytes of a GPU's memory that a captured graph keeps for itself."""
 
 
-def captured_sum(
-    parameters: Sequence[Tensor],
-    losses: Losses,
-    batch: Sequence[Any],
-    groups: Groups,
-    weigh: Weigh,
-    memory: Memory,
-    capacity: int,
-    compile: bool,
-) -> ClippedSum:
+def captured_sum(task: Task, memory: Memory, capacity: int, compile: bool) -> ClippedSum:
     """The clipped sum by the program for this loss function, built at the first call."""
+    parameters, losses, batch, weigh = task.parameters, task.losses, task.batch, task.weigh
     n = count(batch)
     weights = weigh if isinstance(weigh, Weights) else Weights(lambda norms, _: weigh(norms), lambda: ())
     owner = getattr(weights.rule, "__self__", weights.rule) if weights is weigh else weigh
     # a program reads the parameters where they were: others, moved or converted ones, need another
     where = tuple((id(p), p.data_ptr(), p.dtype) for p in parameters)
     shapes = tuple((tuple(x.shape[1:]), x.dtype, x.device) if isinstance(x, Tensor) else x for x in batch)
-    key = (id(losses), id(owner), shapes, where, tuple(map(tuple, groups)))
+    key = (id(losses), id(owner), shapes, where, tuple(map(tuple, task.groups)))
     program = memory.programs.get(key)
     if program is None or (isinstance(program, NotCapturable) and program.due()):
         sample = tuple(_padded(x[:capacity], capacity) if isinstance(x, Tensor) else x for x in batch)
-        built = _built(parameters, losses, sample, groups, weights, memory, compile)
+        built = _built(replace(task, batch=sample), weights, memory, compile)
         if isinstance(program, NotCapturable) and isinstance(built, NotCapturable):
             built.calls = program.calls
         program = memory.programs[key] = built
@@ -113,29 +105,20 @@ def _first_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def build(
-    parameters: Sequence[Tensor],
-    losses: Losses,
-    batch: Sequence[Any],
-    groups: Groups,
-    weigh: Weights,
-    memory: Memory,
-    compile: bool,
-) -> Program:
+def build(task: Task, weigh: Weights, memory: Memory, compile: bool) -> Program:
     """The program for batches of this size, or for parts of them where all at once would take too much memory."""
-    program = _build(parameters, losses, batch, groups, weigh, memory, compile)
-    while program.held > max(_LARGE, _MORE_THAN_PLAIN * _held_by_autograd(parameters, losses, batch)):
+    program = _build(task, weigh, memory, compile)
+    while program.held > max(_LARGE, _MORE_THAN_PLAIN * _held_by_autograd(task)):
         half = -(-program.capacity // 2)
         if half < _FEWEST:
             break
         del program  # and what it holds
-        part = [x[:half] if isinstance(x, Tensor) else x for x in batch]
-        program = _build(parameters, losses, part, groups, weigh, memory, compile)
+        program = _build(replace(task, batch=pick(task.batch, slice(0, half))), weigh, memory, compile)
         program = replace(program, notes=(*program.notes, f"in parts of {half} examples, to save memory"))
     return program
 
 
-def _held_by_autograd(parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any]) -> int:
+def _held_by_autograd(task: Task) -> int:
     """Bytes that an ordinary step would hold: what autograd keeps for the backward pass, and the gradients."""
     kept: dict[int, int] = {}
 
@@ -144,22 +127,15 @@ def _held_by_autograd(parameters: Sequence[Tensor], losses: Losses, batch: Seque
         return x
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        losses(*batch)
-    own = {p.untyped_storage().data_ptr() for p in parameters}
-    gradients = sum(p.numel() * p.element_size() for p in parameters)
+        task.losses(*task.batch)
+    own = {p.untyped_storage().data_ptr() for p in task.parameters}
+    gradients = sum(p.numel() * p.element_size() for p in task.parameters)
     return gradients + sum(size for pointer, size in kept.items() if pointer not in own)
 
 
-def _build(
-    parameters: Sequence[Tensor],
-    losses: Losses,
-    batch: Sequence[Any],
-    groups: Groups,
-    weigh: Weights,
-    memory: Memory,
-    compile: bool,
-) -> Program:
+def _build(task: Task, weigh: Weights, memory: Memory, compile: bool) -> Program:
     """Trace the computation on a batch of the program's size, compile it, and capture it on a GPU."""
+    batch = task.batch
     capacity = count(batch)
     is_tensor = [isinstance(x, Tensor) for x in batch]
     inputs = [x for x in batch if isinstance(x, Tensor)]
@@ -167,16 +143,16 @@ def _build(
     def whole(size: Tensor, limits: Tensor, *tensors: Tensor) -> list[Tensor]:
         rest = iter(tensors)
         full = [next(rest) if flag else x for flag, x in zip(is_tensor, batch, strict=True)]
-        found = ghost.prepare(parameters, losses, full, groups, None, memory)
+        found = ghost.prepare(replace(task, batch=full), memory)
         if any(note.startswith("parameter ") for note in found.notes):
             raise NotCapturable("some parameters take a slower path")
         with torch.no_grad():
             real = torch.arange(capacity, device=found.norms.device) < size
             weights = torch.where(real[:, None], weigh.rule(found.norms, limits), 0.0)
-            sums = ghost.finish(parameters, found.factors, groups, weights)
+            sums = ghost.finish(task, found.factors, weights)
             return [found.norms, found.values, ~found.norms.isfinite().all(), *sums]
 
-    dtype = whole(*_numbers(capacity, [1.0] * len(groups), inputs[0]), *inputs)[0].dtype  # learns the layouts, too
+    dtype = whole(*_numbers(capacity, [1.0] * len(task.groups), inputs[0]), *inputs)[0].dtype  # learns the layouts, too
     numbers = _numbers(capacity, weigh.limits(), inputs[0], dtype)
     notes = ["ghost"]
     from torch._dynamo import config as dynamo  # here, since it takes a second to import

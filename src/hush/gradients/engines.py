@@ -45,6 +45,21 @@ class Weights:
         return self.rule(norms, self.limits())
 
 
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What every engine is given: of what, on which examples, clipped together how, weighed how, joined in which units.
+
+    `units[i]` is the number of example i's unit (0, 1, ... ; None: each its own).
+    """
+
+    parameters: Sequence[Tensor]
+    losses: Losses
+    batch: Sequence[Any]
+    groups: Groups
+    weigh: Weigh
+    units: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Loop:
     """One unit at a time: slow, and right wherever autograd is."""
@@ -161,6 +176,7 @@ def clipped_sum(
     _refuse(parameters)
     versions = [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]
     memory = Memory() if memory is None else memory
+    task = Task(parameters, losses, batch, groups, weigh, units)
     parts = _parts(n, units, microbatch)
     if n == 0:
         return _nothing(parameters, groups)
@@ -168,7 +184,7 @@ def clipped_sum(
     sums: list[Tensor] = []
     with torch.enable_grad():
         for part in parts:
-            piece = _part(parameters, losses, batch, groups, weigh, units, engine, memory, part, meanwhile)
+            piece = _part(task, engine, memory, part, meanwhile)
             meanwhile = None
             if len(parts) == 1:
                 sums = piece.sums
@@ -265,24 +281,11 @@ def _parts(n: int, units: Tensor | None, microbatch: int | None) -> list[Any]:
     return [*parts, torch.cat(current)]
 
 
-def _part(
-    parameters: Sequence[Tensor],
-    losses: Losses,
-    batch: Sequence[Any],
-    groups: Groups,
-    weigh: Weigh,
-    units: Tensor | None,
-    engine: Engine,
-    memory: Memory,
-    part: Any,
-    meanwhile: Callable[[], object] | None,
-) -> ClippedSum:
+def _part(task: Task, engine: Engine, memory: Memory, part: Any, meanwhile: Callable[[], object] | None) -> ClippedSum:
     """One microbatch; again without the units whose gradients aren't finite, should there be any."""
-    here = pick(batch, part)
-    own = None
-    if units is not None:
-        own = torch.unique(units[part], return_inverse=True)[1]
-    first = result = _run(parameters, losses, here, groups, weigh, own, engine, memory)
+    own = None if task.units is None else torch.unique(task.units[part], return_inverse=True)[1]
+    here = replace(task, batch=pick(task.batch, part), units=own)
+    first = result = _run(here, engine, memory)
     if meanwhile is not None:
         meanwhile()
     while _spoiled(result):
@@ -292,11 +295,12 @@ def _part(
         keep = finite if own is None else finite[own.to(finite.device)]
         good = torch.nonzero(keep).flatten()
         if len(good) == 0:
-            result = _nothing(parameters, groups)
+            result = _nothing(task.parameters, task.groups)
             break
-        here = pick(here, good.to(next(x.device for x in here if isinstance(x, Tensor))))
+        device = next(x.device for x in here.batch if isinstance(x, Tensor))
         own = None if own is None else torch.unique(own[good.cpu()], return_inverse=True)[1]
-        result = _run(parameters, losses, here, groups, weigh, own, engine, memory)
+        here = replace(here, batch=pick(here.batch, good.to(device)), units=own)
+        result = _run(here, engine, memory)
     return ClippedSum(result.sums, first.norms, first.losses, first.notes)
 
 
@@ -305,44 +309,32 @@ def _spoiled(result: ClippedSum) -> bool:
     return not math.isfinite(float(result.norms.sum())) if result.spoiled is None else bool(result.spoiled)
 
 
-def _run(
-    parameters: Sequence[Tensor],
-    losses: Losses,
-    batch: Sequence[Any],
-    groups: Groups,
-    weigh: Weigh,
-    units: Tensor | None,
-    engine: Engine,
-    memory: Memory,
-) -> ClippedSum:
+def _run(task: Task, engine: Engine, memory: Memory) -> ClippedSum:
     from hush.gradients import captured, ghost, plain, projected
 
     if isinstance(engine, Grouped):
-        if units is None:
+        if task.units is None:
             raise ValueError("Grouped clipping needs every example's group; draw the batch with the plan's sampler.")
-        sizes = torch.bincount(units).to(torch.float32)[:, None]
-        inner = weigh
+        sizes, inner = torch.bincount(task.units).to(torch.float32)[:, None], task.weigh
 
         def of_mean(norms: Tensor) -> Tensor:
             shares = sizes.to(norms.device)
             return inner(norms / shares) / shares
 
-        weigh, engine = of_mean, Auto()
+        task, engine = replace(task, weigh=of_mean), Auto()
     if isinstance(engine, Projected):
-        return projected.projected(parameters, losses, batch, groups, weigh, units, engine, memory)
+        return projected.projected(task, engine, memory)
     if isinstance(engine, Loop):
-        return plain.loop(parameters, losses, batch, groups, weigh, units)
+        return plain.loop(task)
     if isinstance(engine, Vmap):
-        return plain.vmap(parameters, losses, batch, groups, weigh, units, engine.chunk)
-    if isinstance(engine, Auto) and engine.capture and memory.capacity is not None and units is None:
+        return plain.vmap(task, engine.chunk)
+    if isinstance(engine, Auto) and engine.capture and memory.capacity is not None and task.units is None:
         try:
-            return captured.captured_sum(
-                parameters, losses, batch, groups, weigh, memory, memory.capacity, engine.compile
-            )
+            return captured.captured_sum(task, memory, memory.capacity, engine.compile)
         except captured.NotCapturable as reason:
-            result = ghost.ghost(parameters, losses, batch, groups, weigh, units, memory)
+            result = ghost.ghost(task, memory)
             return replace(result, notes=(*result.notes, f"not captured: {reason}"))
-    return ghost.ghost(parameters, losses, batch, groups, weigh, units, memory)
+    return ghost.ghost(task, memory)
 
 
 def _nothing(parameters: Sequence[Tensor], groups: Groups) -> ClippedSum:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hush.gradients.company import refuse_company
-from hush.gradients.engines import ClippedSum, Groups, Losses, Memory, Weigh, count, one_loss_each, slots_of
+from hush.gradients.engines import ClippedSum, Groups, Memory, Task, count, one_loss_each, slots_of
 from hush.gradients.factors import Factor, Formed, formed, regroup, settle, squared_norms, weighted_sum
 from hush.gradients.layout import Layout
 from hush.gradients.placing import Verdict, must_look, now_and_then, places, structure
@@ -35,37 +35,23 @@ class Prepared:
     notes: tuple[str, ...]
 
 
-def ghost(
-    parameters: Sequence[Tensor],
-    losses: Losses,
-    batch: Sequence[Any],
-    groups: Groups,
-    weigh: Weigh,
-    units: Tensor | None,
-    memory: Memory,
-) -> ClippedSum:
+def ghost(task: Task, memory: Memory) -> ClippedSum:
     """Both halves with the weights in between."""
-    found = prepare(parameters, losses, batch, groups, units, memory)
-    sums = finish(parameters, found.factors, groups, weigh(found.norms))
+    found = prepare(task, memory)
+    sums = finish(task, found.factors, task.weigh(found.norms))
     return ClippedSum(sums, found.norms, found.values, found.notes)
 
 
-def prepare(
-    parameters: Sequence[Tensor],
-    losses: Losses,
-    batch: Sequence[Any],
-    groups: Groups,
-    units: Tensor | None,
-    memory: Memory,
-) -> Prepared:
+def prepare(task: Task, memory: Memory) -> Prepared:
     """Forward on tape, backward to the recorded outputs, factors and norms."""
+    parameters, losses, batch = task.parameters, task.losses, task.batch
     n = count(batch)
     with torch.compiler.set_stance("force_eager"), Tape(parameters, batch, n) as tape:
         values = one_loss_each(losses(*batch), n)
     if now_and_then("company", memory) and n > 1:
         with torch.compiler.set_stance("force_eager"):
             refuse_company(losses, batch, values)
-    slots = slots_of(units, n, values.device)
+    slots = slots_of(task.units, n, values.device)
     factors, missed = _factors(values, tape, parameters, memory, slots)
     notes = ["ghost"]
     if missed:
@@ -74,17 +60,15 @@ def prepare(
         for k, grad in zip(order, grads, strict=True):
             factors[k] = _settled([Formed(grad)], slots)
         notes += [f"parameter {k} by {how}: {missed[k]}" for k in order]
-    norms = _norms(factors, groups, len(slots) if slots is not None else n, values)
+    norms = _norms(factors, task.groups, len(slots) if slots is not None else n, values)
     return Prepared(norms, values.detach(), factors, tuple(notes))
 
 
-def finish(
-    parameters: Sequence[Tensor], factors: dict[int, list[Factor]], groups: Groups, weights: Tensor
-) -> list[Tensor]:
+def finish(task: Task, factors: dict[int, list[Factor]], weights: Tensor) -> list[Tensor]:
     """The weighted sum of the units' gradients, parameter by parameter; factors are let go as they are used."""
     sums: list[Tensor] = []
-    of = {k: g for g, group in enumerate(groups) for k in group}
-    for k, parameter in enumerate(parameters):
+    of = {k: g for g, group in enumerate(task.groups) for k in group}
+    for k, parameter in enumerate(task.parameters):
         if k in factors:
             sums.append(weighted_sum(factors.pop(k), weights[:, of[k]]).view_as(parameter))
         else:

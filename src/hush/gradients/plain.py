@@ -9,30 +9,23 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from hush.gradients.engines import ClippedSum, Groups, Losses, Weigh, one_loss_each, pick
+from hush.gradients.engines import ClippedSum, Losses, Task, one_loss_each, pick
 from hush.gradients.factors import wide
 from hush.gradients.rules.common import without_speed_warnings
 
 _CHUNK_BYTES = 1 << 30
 
 
-def loop(
-    parameters: Sequence[Tensor],
-    losses: Losses,
-    batch: Sequence[Any],
-    groups: Groups,
-    weigh: Weigh,
-    units: Tensor | None,
-) -> ClippedSum:
+def loop(task: Task) -> ClippedSum:
     """Each unit's gradient by itself, clipped and added. The reference that the other engines are held against."""
-    sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in parameters]
+    sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in task.parameters]
     all_norms, values = [], []
-    for members in members_of(batch, units):
-        value, grads = gradient_of(parameters, losses, pick(batch, members))
-        norms = torch.stack([_norm([grads[k] for k in group]) for group in groups])
-        weights = weigh(norms[None])[0]
+    for members in members_of(task.batch, task.units):
+        value, grads = gradient_of(task.parameters, task.losses, pick(task.batch, members))
+        norms = torch.stack([_norm([grads[k] for k in group]) for group in task.groups])
+        weights = task.weigh(norms[None])[0]
         if bool(torch.isfinite(norms).all()):
-            for group, weight in zip(groups, weights, strict=True):
+            for group, weight in zip(task.groups, weights, strict=True):
                 for k in group:
                     sums[k] += weight * grads[k]
         all_norms.append(norms)
@@ -42,25 +35,18 @@ def loop(
     return ClippedSum(sums, torch.stack(all_norms), torch.empty_like(total).index_copy_(0, order, total), ("loop",))
 
 
-def vmap(
-    parameters: Sequence[Tensor],
-    losses: Losses,
-    batch: Sequence[Any],
-    groups: Groups,
-    weigh: Weigh,
-    units: Tensor | None,
-    chunk: int | None,
-) -> ClippedSum:
+def vmap(task: Task, chunk: int | None) -> ClippedSum:
     """Gradients of a chunk of examples formed in one vectorised call, joined into units, clipped and added."""
-    formed, values, note = per_example(parameters, losses, batch, list(range(len(parameters))), chunk)
-    if units is not None:
-        where = units.to(formed[0].device)
-        total = int(units.max()) + 1
+    wanted = list(range(len(task.parameters)))
+    formed, values, note = per_example(task.parameters, task.losses, task.batch, wanted, chunk)
+    if task.units is not None:
+        where = task.units.to(formed[0].device)
+        total = int(task.units.max()) + 1
         formed = [g.new_zeros(total, *g.shape[1:]).index_add_(0, where, g) for g in formed]
-    norms = torch.stack([_row_norms([formed[k] for k in group]) for group in groups], 1)
-    weights = weigh(norms)
+    norms = torch.stack([_row_norms([formed[k] for k in group]) for group in task.groups], 1)
+    weights = task.weigh(norms)
     sums = []
-    of = {k: g for g, group in enumerate(groups) for k in group}
+    of = {k: g for g, group in enumerate(task.groups) for k in group}
     for k, grads in enumerate(formed):
         flat = grads.reshape(len(grads), -1)
         sums.append(torch.mv(flat.T, weights[:, of[k]].to(flat.dtype)).view(grads.shape[1:]))
