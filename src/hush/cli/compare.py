@@ -5,37 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from hush.cli.accountants import Row, others
-from hush.cli.options import (
-    DeltaOption,
-    EpochsOption,
-    GroupOption,
-    JsonOption,
-    NoiseOption,
-    ProjectionsOption,
-    RateOption,
-    SamplingOption,
-    StepsOption,
-)
+from hush.cli.options import DeltaOption, JsonOption, about_a_run
 from hush.cli.printing import down, interval, near, print_json, relation, up
-from hush.cli.run import Sampling, read_run
+from hush.cli.run import Run
 
 
+@about_a_run
 def command(
+    run: Run,
     delta: DeltaOption,
-    noise: NoiseOption = None,
-    rate: RateOption = None,
-    steps: StepsOption = None,
-    epochs: EpochsOption = None,
-    sampling: SamplingOption = Sampling.POISSON,
-    projections: ProjectionsOption = None,
-    group: GroupOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Every accountant on the same run, side by side: why do two of them differ, and which may be quoted?
 
     Example: hush compare --rate 256/60000 --noise 1.3 --epochs 15 --delta 1e-5
     """
-    run = read_run(noise, rate, steps, epochs, sampling, projections, group)
     mechanism = run.mechanism()
     certified = mechanism.epsilon(delta)
     rows = [Row("hush", "certified", certified.lower, certified.upper), *others(run, mechanism, delta)]

@@ -7,24 +7,16 @@ from typing import Annotated
 
 import typer
 
-from hush.cli.options import (
-    EpochsOption,
-    GroupOption,
-    JsonOption,
-    NoiseOption,
-    ProjectionsOption,
-    RateOption,
-    SamplingOption,
-    StepsOption,
-    parse_whole,
-)
+from hush.cli.options import JsonOption, about_a_run, parse_whole
 from hush.cli.printing import attacker, print_answer, print_json, relation
-from hush.cli.run import Sampling, read_run
+from hush.cli.run import Run
 
 FEWEST_POINTS, MOST_POINTS = 10, 100_000
 
 
+@about_a_run
 def command(
+    run: Run,
     output: Annotated[
         Path,
         typer.Option(
@@ -34,13 +26,6 @@ def command(
             help="The file to write; its ending says which kind: .png, .svg or .csv.",
         ),
     ] = Path("tradeoff.png"),
-    noise: NoiseOption = None,
-    rate: RateOption = None,
-    steps: StepsOption = None,
-    epochs: EpochsOption = None,
-    sampling: SamplingOption = Sampling.POISSON,
-    projections: ProjectionsOption = None,
-    group: GroupOption = 1,
     points: Annotated[
         int, typer.Option("--points", parser=parse_whole, metavar="COUNT", help="Points on the curve, at least 10.")
     ] = 1000,
@@ -55,7 +40,6 @@ def command(
         raise ValueError(f"--output must end in .png, .svg or .csv, got {output}.")
     if not FEWEST_POINTS <= points <= MOST_POINTS:
         raise ValueError(f"A curve takes from {FEWEST_POINTS} to {MOST_POINTS:,} --points, got {points}.")
-    run = read_run(noise, rate, steps, epochs, sampling, projections, group)
     mechanism = run.mechanism()
     curve = mechanism.tradeoff(points)
     if ending == ".csv":

@@ -8,29 +8,15 @@ from typing import Annotated
 import typer
 
 from hush.cli.accountants import where_defined
-from hush.cli.options import (
-    EpochsOption,
-    GroupOption,
-    JsonOption,
-    NoiseOption,
-    ProjectionsOption,
-    RateOption,
-    SamplingOption,
-    StepsOption,
-)
+from hush.cli.options import JsonOption, about_a_run
 from hush.cli.printing import exponential, facts, interval, near, print_answer, print_json, promise, up
-from hush.cli.run import Sampling, read_run
+from hush.cli.run import Run
 
 
+@about_a_run
 def command(
+    run: Run,
     epsilon: Annotated[float, typer.Option("--epsilon", metavar="NUMBER", help="The epsilon to hold the run to.")],
-    noise: NoiseOption = None,
-    rate: RateOption = None,
-    steps: StepsOption = None,
-    epochs: EpochsOption = None,
-    sampling: SamplingOption = Sampling.POISSON,
-    projections: ProjectionsOption = None,
-    group: GroupOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """The delta of a run at a given epsilon: how much probability escapes the promise.
@@ -39,7 +25,6 @@ def command(
     """
     if not 0 <= epsilon < math.inf:
         raise ValueError(f"--epsilon must be a finite number that isn't negative, got {epsilon}.")
-    run = read_run(noise, rate, steps, epochs, sampling, projections, group)
     mechanism = run.mechanism()
     certified, errors = mechanism.delta(epsilon), mechanism.error_sum()
     clt = where_defined(lambda: mechanism.clt().delta(epsilon))

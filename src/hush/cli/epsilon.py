@@ -5,30 +5,15 @@ from __future__ import annotations
 import math
 
 from hush.cli.accountants import paper_moments, where_defined
-from hush.cli.options import (
-    DeltaOption,
-    EpochsOption,
-    GroupOption,
-    JsonOption,
-    NoiseOption,
-    ProjectionsOption,
-    RateOption,
-    SamplingOption,
-    StepsOption,
-)
+from hush.cli.options import DeltaOption, JsonOption, about_a_run
 from hush.cli.printing import exponential, facts, interval, near, print_answer, print_json, promise, up
-from hush.cli.run import Sampling, read_run
+from hush.cli.run import Run
 
 
+@about_a_run
 def command(
+    run: Run,
     delta: DeltaOption,
-    noise: NoiseOption = None,
-    rate: RateOption = None,
-    steps: StepsOption = None,
-    epochs: EpochsOption = None,
-    sampling: SamplingOption = Sampling.POISSON,
-    projections: ProjectionsOption = None,
-    group: GroupOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """The epsilon of a run at a given delta: the number to quote, with its certificate.
@@ -37,7 +22,6 @@ def command(
     """
     from hush.accounting.answers import EPSILON_LIMIT
 
-    run = read_run(noise, rate, steps, epochs, sampling, projections, group)
     mechanism = run.mechanism()
     certified, errors = mechanism.epsilon(delta), mechanism.error_sum()
     clt = where_defined(lambda: mechanism.clt().epsilon(delta))

@@ -5,13 +5,16 @@ Numbers are read exactly, as fractions: 256/60000 records in 15 epochs are 3516 
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from hush.cli.run import Rate, Sampling
+from hush.cli.run import Rate, Sampling, read_run
 
 RUN = "The run"
 
@@ -148,3 +151,39 @@ GroupOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object; infinity is the string 'inf'.")]
+
+RUN_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "noise": (NoiseOption, None),
+    "rate": (RateOption, None),
+    "steps": (StepsOption, None),
+    "epochs": (EpochsOption, None),
+    "sampling": (SamplingOption, Sampling.POISSON),
+    "projections": (ProjectionsOption, None),
+    "group": (GroupOption, 1),
+}
+"""What describes a run: annotation and default of each option, by the names that `read_run` gives them."""
+
+
+def about_a_run(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose parameter `run: Run` is read from the options that describe one."""
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> None:
+        run = read_run(**{name: given.pop(name) for name in RUN_OPTIONS})
+        command(run=run, **given)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[name], kind=keyword)
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "run"
+    ]
+    ours = [inspect.Parameter(n, keyword, annotation=a, default=d) for n, (a, d) in RUN_OPTIONS.items()]
+    # what must be given comes first in the help, then the run, then the rest
+    own.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+    first = sum(parameter.default is inspect.Parameter.empty for parameter in own)
+    parameters = [*own[:first], *ours, *own[first:]]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapper
