@@ -91,11 +91,11 @@ def test_goes_on_to_the_same_result_under_a_key_that_is_no_seed(tmp_path: Path) 
     """Else whoever can break a run off draws again: the broken one must not get another chance."""
     with pytest.raises(KeyboardInterrupt):
         selection.run(search(), Trainer(1), ledger=tmp_path / "ledger", folder=tmp_path / "search")
-    found = []
-    for copy in ("one", "two"):
-        shutil.copytree(tmp_path / "search", tmp_path / copy)
-        shutil.copy(tmp_path / "ledger", tmp_path / f"ledger of {copy}")
-        found.append(selection.run(search(), Trainer(), ledger=tmp_path / f"ledger of {copy}", folder=tmp_path / copy))
+    shutil.copytree(tmp_path, tmp_path.with_name("copy"))
+    found = [selection.run(search(), Trainer(), folder=tmp_path / "search")]
+    shutil.rmtree(tmp_path)
+    shutil.move(tmp_path.with_name("copy"), tmp_path)  # the ledger, too: as if it had never gone on
+    found.append(selection.run(search(), Trainer(), folder=tmp_path / "search"))
     assert same(*found)
 
 
@@ -126,15 +126,22 @@ def test_killed_at_any_time_it_goes_on_to_the_same_result_and_no_loser_is_left(t
 
 
 def test_does_not_go_on_in_two_places(tmp_path: Path) -> None:
-    ledger, folder = tmp_path / "ledger", tmp_path / "search"
+    ledger, folder, copy = tmp_path / "ledger", tmp_path / "search", tmp_path / "copy"
     with pytest.raises(KeyboardInterrupt):
         selection.run(search(), Trainer(2), ledger=ledger, folder=folder, key=key_with(4))
-    shutil.copytree(folder, tmp_path / "copy")
+    shutil.copytree(folder, copy)
+    with pytest.raises(ValueError, match="go on there, or move the folder back"):
+        selection.run(search(), Trainer(), ledger=ledger, folder=copy)
     with pytest.raises(KeyboardInterrupt):
-        selection.run(search(), Trainer(2), ledger=ledger, folder=tmp_path / "copy")
+        selection.run(search(), Trainer(2), ledger=ledger, folder=folder)
+    later = tmp_path / "later"
+    shutil.move(folder, later)
+    shutil.move(copy, folder)
     with pytest.raises(ValueError, match="went on elsewhere"):
         selection.run(search(), Trainer(), ledger=ledger, folder=folder)
-    assert selection.run(search(), Trainer(), folder=tmp_path / "copy").score is not None  # the ledger is known
+    shutil.rmtree(folder)
+    shutil.move(later, folder)
+    assert selection.run(search(), Trainer(), folder=folder).score is not None  # the ledger is known
 
 
 def test_a_search_that_goes_on_elsewhere_meanwhile_publishes_nothing(tmp_path: Path) -> None:
@@ -143,8 +150,7 @@ def test_a_search_that_goes_on_elsewhere_meanwhile_publishes_nothing(tmp_path: P
     class Overtaken(Trainer):
         def after_step(self) -> None:
             if self.steps == 3:
-                shutil.copytree(folder, tmp_path / "copy")
-                selection.run(search(), Trainer(), ledger=ledger, folder=tmp_path / "copy")
+                selection.run(search(), Trainer(), ledger=ledger, folder=folder)
 
     with pytest.raises(ValueError, match="went on elsewhere"):
         selection.run(search(), Overtaken(), ledger=ledger, folder=folder, key=key_with(2))

@@ -47,6 +47,7 @@ class State:
     selected: Selected | None = None
     began: float = field(default_factory=time.time)
     run: str = ""
+    _home: str = ""
     _path: str | None = None
     _book: Ledger | None = None
     _tokens: list[str] = field(default_factory=list)
@@ -62,7 +63,7 @@ class State:
             return
         self.key, self.done, self.began = Key.from_json(kept["key"]), kept["done"], kept["began"]
         self.best = None if kept["best"] is None else (kept["best"][0], kept["best"][1], kept["best"][2])
-        self.run, self._path, self._tokens = kept["run"], kept["ledger"], kept["tokens"]
+        self.run, self._path, self._tokens, self._home = kept["run"], kept["ledger"], kept["tokens"], kept["folder"]
 
     def begin(self, key: Key, book: Ledger, run: str) -> None:
         """The search is charged as `run` of the ledger."""
@@ -74,9 +75,16 @@ class State:
         """Go on with a search that was broken off, here and nowhere else.
 
         Its ledger must still hold the charge.  Every resumption leaves a word of its own there, which the folder knows
-        first; if the ledger has one that the folder doesn't know, another copy of the folder went on.
+        first; if the ledger has one that the folder doesn't know, another copy of the folder went on.  A search that
+        was done leaves no such word, as its time would tell how long it took; so copies elsewhere don't go on at all.
         """
         assert self._path is not None
+        assert self.folder is not None
+        if self._home != str(self.folder.resolve()):
+            raise ValueError(
+                f"This search was begun in {self._home}, and a copy of it may go on there, while it is charged for one "
+                "winner; go on there, or move the folder back."
+            )
         book = ledger if isinstance(ledger, Ledger) else Ledger(self._path if ledger is None else ledger)
         if self.run not in {known.run for known in book.runs}:
             raise ValueError(
@@ -141,6 +149,7 @@ class State:
             "began": self.began,
             "ledger": self._path,
             "run": self.run,
+            "folder": str(self.folder.resolve()),
             "tokens": self._tokens,
         }
         checkpoint.save(self.folder, values)
