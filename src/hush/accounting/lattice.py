@@ -4,10 +4,9 @@ The bounds come from the lattice laws of `hush.accounting.laws`. Here a rough su
 (tilt, cut-offs, spacing), and the lattice is refined until lower and upper bound agree. The survey enters no bound: a
 poor one costs width, not truth.
 
-Proved: the bounds hold for every tilt, spacing and cut-off, in exact arithmetic, and with the rounding of the
-transforms counted. Assumed: each bin mass a pair returns is good to e = 2^-50 relatively. Then ``P <= (1 + e) P'``
-and ``Q >= (1 - e) Q'``, so T steps have ``delta(eps) <= (1 + e)^T delta'(eps - 2.1 T e)`` and likewise from below;
-the bounds carry twice that margin, for the rounding of losses too.
+Proved: the bounds hold for every tilt, spacing and cut-off, in exact arithmetic, with the rounding of the transforms
+counted and with masses as far off as `hush.accounting.doubts` says. The losses of atoms and edges are good to
+e = 2^-50 of themselves; T steps shift epsilon by 2.1 T e at most, and the bounds carry twice that margin.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import logsumexp
 
+from hush.accounting.doubts import doubts
 from hush.accounting.losses import Array, Enclosed, Pair
 
 _UNIT = 2.0**-53
@@ -138,11 +139,13 @@ def discretise(
     """Two lattice laws, (lower, upper), that reveal less and more than the pair; ``isolated`` marks nodes on atoms."""
     nodes = np.asarray(origin + spacing * index, dtype=np.float64)
     lower, upper = (pair.lower, pair.upper) if isinstance(pair, Enclosed) else (pair, pair)
-    masses, infinite = spread(*upper.masses(nodes), nodes)
+    p, q = upper.masses(nodes)
+    masses, infinite = spread(*doubts(upper, p, q, nodes).more(p, q), nodes)
     edges, alone = (nodes[1:] + nodes[:-1]) / 2, np.zeros(nodes.size, dtype=np.bool_)
     if isolated is not None:
         edges, alone = _around_atoms(lower, nodes, edges, np.flatnonzero(isolated), spacing)
     p, q = lower.masses(edges)
+    p, q = doubts(lower, p, q, edges).less(p, q)
     # Mass at infinite losses stays apart.
     p[-1], q[0] = max(0.0, p[-1] - lower.infinite), max(0.0, q[0] - lower.vanishing)
     _raise_lowest(p, q, nodes, alone)
