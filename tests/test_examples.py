@@ -11,11 +11,15 @@ from types import ModuleType
 import pytest
 
 pytest.importorskip("sklearn")
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
+
+from hush.cli import main
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = ("tabular", "images", "text_lstm", "transformer", "finetune", "pca_mlp", "mac")
-ELSEWHERE = {"demo": "test_demo.py", "selection": "methods/test_selection.py"}
+ELSEWHERE = {"demo", "selection", "people"}
 
 
 def loaded(name: str) -> ModuleType:
@@ -50,9 +54,17 @@ def test_an_example_keeps_its_promise_and_shows_both_scores(
 
 def test_every_example_is_listed_and_run() -> None:
     there = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert there == set(QUICK) | set(ELSEWHERE)
+    assert there == set(QUICK) | ELSEWHERE
     listed = (EXAMPLES.parent / "docs" / "examples.md").read_text()
     assert all(f"[{name}.py](../examples/{name}.py)" in listed for name in there)
+
+
+def test_the_made_up_table_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("safetensors")
+    loaded("people").write(tmp_path / "people.csv", people=600)
+    budget = ["--epsilon", "3", "--delta", "1e-6", "--steps", "5", "-o", str(tmp_path / "run")]
+    assert main(["train", str(tmp_path / "people.csv"), "--target", "income", "--classes", "<=50K,>50K", *budget]) == 0
+    assert "epsilon <= 3.000" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", QUICK)

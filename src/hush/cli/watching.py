@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 STOPPED = 130
 """The exit status of a run that was stopped by Ctrl-C."""
 _REFRESH = 0.5  # seconds between two looks at the account
+_SMALL = 1e8  # products in a forward pass
 
 
 def watch(session: Session, run: Path) -> int:
@@ -28,7 +29,7 @@ def watch(session: Session, run: Path) -> int:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    with told_plainly(charged=True), _interrupted() as stopped:
+    with told_plainly(charged=True), _interrupted() as stopped, _threads(session):
         if _train(session, console, stopped):
             session.pause()
             done, steps = session.private.steps_done, session.plan.steps
@@ -61,6 +62,21 @@ def _train(session: Session, console: Any, stopped: threading.Event) -> bool:
             if stopped.is_set() and seen.step < seen.steps:
                 return True
     return False
+
+
+@contextmanager
+def _threads(session: Session) -> Iterator[None]:
+    """One thread where a step is so small that several would wait for each other most of the time."""
+    import torch
+
+    before = torch.get_num_threads()
+    products = session.plan.batch * sum(parameter.numel() for parameter in session.private.model.parameters())
+    if products < _SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
