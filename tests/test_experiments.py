@@ -13,7 +13,7 @@ from torch import nn
 
 from hush import Normalised, Plan, Private
 from hush.cli import main
-from hush.experiments import alone, pictures, results, runner, speed, stacked, tasks
+from hush.experiments import alone, architectures, pictures, results, runner, speed, tasks
 from hush.experiments.accounts import ACCOUNTS
 from hush.experiments.coordinates import Coordinates
 from hush.experiments.keeper import Keeper, OutOfTimeError
@@ -44,15 +44,15 @@ def _by_the_loop(model, parameters, losses, x, y, clip):
 
 
 CASES = {
-    "linear on three copies": (stacked.linear(7, 10), (2, 4, 3, 7), None, cross_entropy),
-    "linear on many inputs": (stacked.linear(200, 10), (2, 3, 2, 200), None, cross_entropy),
-    "multilayer": (stacked.multilayer((6, 5, 4, 10)), (2, 4, 1, 6), None, cross_entropy),
-    "mnist network": (stacked.mnist_network(), (2, 3, 1, 28, 28, 1), None, cross_entropy),
-    "scattering network": (stacked.scattering_network(5, 4, width=6), (2, 3, 2, 4, 4, 5), None, cross_entropy),
-    "autoencoder": (stacked.multilayer((8, 3, 8)), (2, 4, 1, 8), 8, half_squared_error),
-    "factorisation": (stacked.factorisation(6, 5, 3), None, 0, half_squared_error),
-    "averaged embeddings": (stacked.word_network(words=5, width=4), 12, None, cross_entropy),
-    "neural factorisation": (stacked.neural_factorisation(6, 5, classes=10), None, None, cross_entropy),
+    "linear on three copies": (architectures.linear(7, 10), (2, 4, 3, 7), None, cross_entropy),
+    "linear on many inputs": (architectures.linear(200, 10), (2, 3, 2, 200), None, cross_entropy),
+    "multilayer": (architectures.multilayer((6, 5, 4, 10)), (2, 4, 1, 6), None, cross_entropy),
+    "mnist network": (architectures.mnist_network(), (2, 3, 1, 28, 28, 1), None, cross_entropy),
+    "scattering network": (architectures.scattering_network(5, 4, width=6), (2, 3, 2, 4, 4, 5), None, cross_entropy),
+    "autoencoder": (architectures.multilayer((8, 3, 8)), (2, 4, 1, 8), 8, half_squared_error),
+    "factorisation": (architectures.factorisation(6, 5, 3), None, 0, half_squared_error),
+    "averaged embeddings": (architectures.word_network(words=5, width=4), 12, None, cross_entropy),
+    "neural factorisation": (architectures.neural_factorisation(6, 5, classes=10), None, None, cross_entropy),
 }
 
 
@@ -82,7 +82,7 @@ def test_stacked_models_clip_as_the_loop_does(case):
 
 
 def test_half_precision_inputs_are_clipped_like_others_but_for_rounding():
-    model = stacked.scattering_network(5, 4, width=6)
+    model = architectures.scattering_network(5, 4, width=6)
     generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
     parameters = model.start(generators, torch.device("cpu"))
     x = torch.randn(2, 3, 2, 4, 4, 5, generator=generators[0]).half()
@@ -102,7 +102,7 @@ def test_half_precision_inputs_are_clipped_like_others_but_for_rounding():
 def test_stacked_coordinates_are_those_of_the_method(classes):
     """One of the stacked models as a module: `hush.methods.mac` finds the same coordinates and clipped sums."""
     sizes = (6, 5, 4, 10 if classes else 6)
-    model = stacked.multilayer(sizes)
+    model = architectures.multilayer(sizes)
     coordinates = Coordinates(("layer0", "layer1", "layer2"), classes, steps=4, rate=0.05)
     generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
     parameters = model.start(generators, torch.device("cpu"))
@@ -136,10 +136,16 @@ def test_a_stacked_run_learns_and_its_seeds_differ():
     records = _blobs(400, 0)
     plan = Plan(records=400, batch=100, steps=40, epsilon=8.0, delta=1e-4, clip=Normalised())
     trainer = Trainer(
-        stacked.linear(3, 3), cross_entropy, records, [(plan, Recipe(lr=1.0, average=0.9))], [0, 1], batch=100, steps=40
+        architectures.linear(3, 3),
+        cross_entropy,
+        records,
+        [(plan, Recipe(lr=1.0, average=0.9))],
+        [0, 1],
+        batch=100,
+        steps=40,
     )
     trained = trainer.run()
-    logits = stacked.linear(3, 3).forward(Tape(), trained.averages, records.x[None].expand(2, *records.x.shape))
+    logits = architectures.linear(3, 3).forward(Tape(), trained.averages, records.x[None].expand(2, *records.x.shape))
     accuracy = (logits[:, :, 0].argmax(2) == records.y).double().mean(1)
     assert (accuracy > 0.9).all()
     assert not torch.equal(trained.weights["out"][0], trained.weights["out"][1])
@@ -151,7 +157,7 @@ def test_a_stacked_run_that_was_stopped_goes_on_to_the_same_weights(tmp_path):
 
     def trainer():
         runs = [(plan, Recipe(lr=1.0, momentum=0.9, average=0.9))]
-        return Trainer(stacked.linear(3, 3), cross_entropy, records, runs, [0, 1], batch=50, steps=40)
+        return Trainer(architectures.linear(3, 3), cross_entropy, records, runs, [0, 1], batch=50, steps=40)
 
     with pytest.raises(OutOfTimeError, match="16 of 40"):
         trainer().run(Keeper(tmp_path / "row", deadline=-math.inf))
@@ -183,7 +189,14 @@ def test_padding_changes_nothing_a_chunk_neither():
     found = []
     for chunk in (None, 7):
         trainer = Trainer(
-            stacked.linear(3, 3), cross_entropy, records, [(plan, Recipe(lr=1.0))], [0], batch=10, steps=2, chunk=chunk
+            architectures.linear(3, 3),
+            cross_entropy,
+            records,
+            [(plan, Recipe(lr=1.0))],
+            [0],
+            batch=10,
+            steps=2,
+            chunk=chunk,
         )
         torch.manual_seed(5)
         found.append(trainer._gradient()["out"])
@@ -198,7 +211,9 @@ def test_the_noise_of_a_stacked_step_has_the_plans_deviation():
     """No gradient (all targets certain): what moves the weights is noise.  10,000 draws: false alarms below 1e-6."""
     records = Records(torch.zeros(20, 1, 5000), torch.zeros(20, dtype=torch.long))
     plan = Plan(records=20, batch=10, steps=1, noise_multiplier=3.0, delta=1e-3, clip=0.5)
-    trainer = Trainer(stacked.linear(5000, 2), cross_entropy, records, [(plan, Recipe(lr=2.0))], [0], batch=10, steps=1)
+    trainer = Trainer(
+        architectures.linear(5000, 2), cross_entropy, records, [(plan, Recipe(lr=2.0))], [0], batch=10, steps=1
+    )
     moved = trainer.run().weights["out"]
     assert moved.std().item() == pytest.approx(2.0 * 3.0 * 0.5 / 10, rel=0.05)
 
@@ -262,7 +277,7 @@ def test_baselines_are_scored_without_a_plan():
 
 def test_networks_have_the_parameters_their_papers_state():
     stated = {
-        "mnist-network": stacked.mnist_network().size,
+        "mnist-network": architectures.mnist_network().size,
         "cifar-network": 623_146,
         "text-network": 598_274 + 512,  # PyTorch's second biases
         "alexnet": 21_598_922,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def mnist_network() -> nn.Module:
-    """The network of `stacked.mnist_network`: 26,010 parameters."""
+    """The network of `architectures.mnist_network`: 26,010 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3),
         nn.ReLU(),

@@ -21,7 +21,7 @@ from torch import Tensor
 from hush import data
 from hush.accounting import Mechanism
 from hush.data import DataSet, Split
-from hush.experiments import stacked
+from hush.experiments import architectures
 from hush.experiments.stacked import Model
 from hush.experiments.trainer import Records
 from hush.features import Scattering, group_normalise
@@ -78,22 +78,22 @@ def model(name: str, task: Task) -> Model:
     x = task.train.x
 
     def hidden(units: int) -> Model:
-        return stacked.multilayer((x.shape[2], units, 10))
+        return architectures.multilayer((x.shape[2], units, 10))
 
     makers: dict[str, Callable[[], Model]] = {
-        "linear": lambda: stacked.linear(x[0, 0].numel(), 10),
-        "binary-linear": lambda: stacked.linear(x[0, 0].numel(), 2),
-        "binary-linear-without-bias": lambda: stacked.linear(x[0, 0].numel(), 2, bias=False),
-        "mnist-network": stacked.mnist_network,
-        "mnist-tanh-network": lambda: stacked.mnist_network(torch.tanh),
-        "scattering-network": lambda: stacked.scattering_network(x.shape[4], x.shape[2]),
-        "adult-network": lambda: stacked.multilayer((x.shape[2], 16, 2)),
-        "word-network": stacked.word_network,
-        "word-network-by-positions": lambda: stacked.word_network(repeated=False),
+        "linear": lambda: architectures.linear(x[0, 0].numel(), 10),
+        "binary-linear": lambda: architectures.linear(x[0, 0].numel(), 2),
+        "binary-linear-without-bias": lambda: architectures.linear(x[0, 0].numel(), 2, bias=False),
+        "mnist-network": architectures.mnist_network,
+        "mnist-tanh-network": lambda: architectures.mnist_network(torch.tanh),
+        "scattering-network": lambda: architectures.scattering_network(x.shape[4], x.shape[2]),
+        "adult-network": lambda: architectures.multilayer((x.shape[2], 16, 2)),
+        "word-network": architectures.word_network,
+        "word-network-by-positions": lambda: architectures.word_network(repeated=False),
         **{f"hidden-{n}": partial(hidden, n) for n in (100, 200, 300, 500, 1000, 2000)},
-        "autoencoder": lambda: stacked.multilayer((256, 300, 100, 20, 100, 300, 256)),
-        "neural-factorisation": lambda: stacked.neural_factorisation(6040, 3706),
-        "factorisation": lambda: stacked.factorisation(6040, 3706, 5),
+        "autoencoder": lambda: architectures.multilayer((256, 300, 100, 20, 100, 300, 256)),
+        "neural-factorisation": lambda: architectures.neural_factorisation(6040, 3706),
+        "factorisation": lambda: architectures.factorisation(6040, 3706, 5),
     }
     if name not in makers:
         raise ValueError(f"There is no model {name!r}; the names are {', '.join(makers)}.")
