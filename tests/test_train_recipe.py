@@ -66,7 +66,7 @@ def plainly(table: Any) -> Tensor:
 BY_HAND: dict[str, list[ByHand]] = {
     "breast_cancer": [ByHand(logs, 0, 60, 2.0), ByHand(logs, 32, 60, 3.0), ByHand(logs, 64, 100, 2.0)],
     "digits": [ByHand(wavelets, 0, 60, 4.0), ByHand(wavelets, 0, 100, 4.0)],
-    "adult": [ByHand(plainly, 0, 100, 4.0), ByHand(plainly, 64, 100, 2.0)],
+    "adult": [ByHand(plainly, 0, 100, 20.0), ByHand(plainly, 64, 100, 10.0)],
 }
 
 
