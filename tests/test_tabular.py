@@ -92,6 +92,23 @@ def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path, monkeypat
         read_table(path)
 
 
+def test_parquet_is_read_cell_by_cell_like_a_table_of_texts(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from datetime import date
+
+    columns = {
+        "n": pa.array([1, None, 3], pa.int32()), "d": [date(2024, 1, 31)] * 3, "f": [True, False, None],
+        "c": pa.array(["a", None, "b"]).dictionary_encode(), "x": [0.5, 1e-9, -2.0],
+    }  # fmt: skip
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), tmp_path / "a.parquet")
+    table = read_table(tmp_path / "a.parquet").columns
+    assert table["n"] == ["1", "", "3"]
+    assert table["f"] == ["True", "False", ""]
+    assert table["c"] == ["a", "", "b"]
+    assert cells.dates(table["d"]).tolist() == [19753.0] * 3
+    assert cells.numbers(table["x"]).tolist() == [0.5, 1e-9, -2.0]
+
+
 def test_parquet_without_pyarrow_is_one_sentence(tmp_path: Path) -> None:
     pyarrow_is_there = importlib.util.find_spec("pyarrow") is not None
     path = write(tmp_path / "a.parquet", "PAR1")

@@ -125,6 +125,18 @@ def test_mangled_arrays_are_read_or_refused(tmp_path: Path) -> None:
     assert refused > FEW // 2
 
 
+def test_mangled_parquet_is_read_or_refused(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    path, rng, refused = tmp_path / "a.parquet", np.random.default_rng(8), 0
+    columns = {"age": [1, 2, None] * 20, "city": ["Bern", "", None] * 20, "likes": ["no", "yes"] * 30}
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), path)
+    whole = path.read_bytes()
+    for _ in range(FEW):
+        path.write_bytes(mangled(whole, rng))
+        refused += refused_or_done(lambda: prepare(asked(path), b"secret"))
+    assert refused > FEW // 2
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_mangled_images_are_read_or_refused(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")

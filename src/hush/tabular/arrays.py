@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hush.tabular.tables import unchanged
+from hush.tabular.tables import first_line, unchanged
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -20,13 +20,9 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
             with np.load(path, allow_pickle=False) as file:
                 found = {name: np.asarray(file[name]) for name in file.files}
         except (ValueError, KeyError, EOFError, TypeError, AttributeError, SyntaxError, NotImplementedError) as error:
-            raise ValueError(f"{path} isn't an .npz file of plain arrays: {_first(error)}.") from error
+            raise ValueError(f"{path} isn't an .npz file of plain arrays: {first_line(error)}.") from error
         except (zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-            raise ValueError(f"{path} is a damaged .npz file: {_first(error)}.") from error
+            raise ValueError(f"{path} is a damaged .npz file: {first_line(error)}.") from error
     if not found:
         raise ValueError(f"{path} has no arrays.")
     return found
-
-
-def _first(error: Exception) -> str:
-    return (str(error).splitlines() or ["unreadable"])[0].rstrip(".")

@@ -54,11 +54,16 @@ def unchanged(path: Path) -> Iterator[None]:
         yield
         after = _state(path)
     except OSError as error:
-        raise ValueError(f"{path} can't be read: {error.strerror or error}.") from error
+        raise ValueError(f"{path} can't be read: {first_line(error.strerror or error)}.") from error
     except MemoryError:
         raise ValueError(f"{path} doesn't fit into memory; give a smaller file.") from None
     if before != after:
         raise ValueError(f"{path} changed while it was read; wait until it is complete, or copy it first.")
+
+
+def first_line(error: object) -> str:
+    """What a library says about a file, cut to where a full stop can follow."""
+    return (str(error).splitlines() or ["unreadable"])[0].rstrip(". ")
 
 
 def _state(path: Path) -> tuple[int, int, int]:
@@ -106,8 +111,8 @@ def _names(path: Path, header: Sequence[str]) -> list[str]:
 
 def _parquet(path: Path) -> Table:
     try:
-        import pyarrow as pa  # type: ignore[import-not-found,unused-ignore]
-        from pyarrow import parquet  # type: ignore[import-not-found,unused-ignore]
+        import pyarrow as pa  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        from pyarrow import parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise ValueError(
             f"{path} is a Parquet file, which takes the pyarrow package: pip install pyarrow, or save it as CSV."
@@ -115,7 +120,7 @@ def _parquet(path: Path) -> Table:
     try:
         found = parquet.read_table(path)
     except pa.ArrowException as error:
-        raise ValueError(f"{path} isn't a Parquet file that can be read: {str(error).splitlines()[0]}.") from error
+        raise ValueError(f"{path} isn't a Parquet file that can be read: {first_line(error)}.") from error
     names = _names(path, found.column_names)
     columns = {
         name: ["" if value is None else str(value) for value in found.column(position).to_pylist()]
