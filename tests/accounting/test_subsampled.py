@@ -11,7 +11,7 @@ import pytest
 import reference
 from reference import ADD, REMOVE, Setting
 
-from hush.accounting import Gaussian, answers, jumps, lattice, subsampled, transform
+from hush.accounting import Gaussian, answers, closed, jumps, lattice, subsampled, transform
 from hush.accounting.mechanisms import Mechanism
 from hush.accounting.subsampled import Composition
 from hush.accounting.transform import Step
@@ -48,6 +48,25 @@ def test_true_epsilons_come_out_to_all_digits(
     assert bounds.upper - bounds.lower <= 1e-6 * bounds.upper
 
 
+# Odd corners
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "steps", "delta"),
+    [
+        (2.6e-9, 1.76, 165809, 3e-49),  # one large loss competes with the sum of many small ones
+        (3.27283e-4, 9638.01, 3, 5.9266e-16),  # much noise and few steps
+        (0.373869, 4.48961, 101, 0.3249527),  # epsilon near 0
+        (3.20887e-7, 0.229265, 6, 1.78756e-6),
+        (0.737253, 0.223273, 36, 1 - 1e-12),
+    ],
+)
+def test_corners_get_six_digits_too(rate: float, noise: float, steps: int, delta: float) -> None:
+    bounds = _run(rate, noise, steps).epsilon(delta)
+    assert 0 <= bounds.lower <= bounds.upper
+    assert bounds.upper - bounds.lower <= max(1e-6 * bounds.upper, 1e-12)
+
+
 # Near delta = 1
 
 
@@ -80,7 +99,7 @@ def test_deltas_near_one_are_enclosed_to_the_digits_of_what_is_missing_to_one(
 @pytest.mark.parametrize("rate", [0.3, 0.999, 1 - 1e-12])
 def test_one_step_near_delta_one_has_the_digits_of_its_closed_form(rate: float, direction: int) -> None:
     epsilons = np.array([1e-3, 0.3, 1.1, 20.0])
-    low, high = subsampled._single_curve(Step(rate, 0.1, 1), direction)(epsilons)
+    low, high = closed.single_curve(Step(rate, 0.1, 1), direction)(epsilons)
     for i, epsilon in enumerate(epsilons):
         with mp.workdps(60):
             exact = reference.one_step(rate, 0.1, direction, mp.mpf(float(epsilon)))
@@ -91,7 +110,7 @@ def test_one_step_near_delta_one_has_the_digits_of_its_closed_form(rate: float, 
 
 def test_a_gaussian_near_delta_one_has_the_digits_of_its_closed_form() -> None:
     epsilons = np.array([0.0, 1.0, 60.0])
-    low, high = subsampled._gaussian_curve(225.0)(epsilons)
+    low, high = closed.gaussian_curve(225.0)(epsilons)
     with mp.workdps(60):
         for i, eps in enumerate(map(mp.mpf, epsilons)):
             short = mp.ncdf(eps / 15 - mp.mpf("7.5")) + mp.exp(eps) * mp.ncdf(-eps / 15 - mp.mpf("7.5"))
@@ -115,6 +134,7 @@ def test_a_gaussian_near_delta_one_has_the_digits_of_its_closed_form() -> None:
         (0.9, 1e3, 50, -20.0),
         (0.05, 1.0, 1, -30.0),
         (0.1, 0.5, 2, -10.0),
+        (1e-6, 3.0, 715, -121.0),
     ],
 )
 def test_each_direction_encloses_its_reference(

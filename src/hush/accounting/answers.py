@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hush.accounting import lattice, limits, moments, subsampled
+from hush.accounting import crossing, lattice, limits, moments, subsampled
 from hush.accounting.bounds import Bounds
 from hush.accounting.errors import (
     Array,
@@ -38,7 +38,7 @@ from hush.accounting.releases import (
 from hush.accounting.sampled import Poisson, Uniform
 from hush.accounting.transform import Step
 
-EPSILON_LIMIT = subsampled.EPSILON_LIMIT
+EPSILON_LIMIT = crossing.EPSILON_LIMIT
 _TINY = 4e-16
 _LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
 
@@ -67,7 +67,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         return _ordered(subsampled.epsilon(gaussian, log_delta))
     finite = _finite_curve(mechanism)
     if finite is not None:
-        return _ordered(subsampled.certified_root(finite, 1.0, log_delta))
+        return _ordered(crossing.certified_root(finite, 1.0, log_delta))
     aim = tolerance or _tolerance(mechanism)
     found = [lattice.epsilon(steps, log_delta, aim) for steps in _directions(mechanism)]
     return _ordered((max(low for low, _ in found), max(high for _, high in found)))
@@ -241,7 +241,7 @@ def _gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None
     return subsampled.Composition(tuple(steps), squared)
 
 
-def _finite_curve(mechanism: Mechanism) -> subsampled.Curve | None:
+def _finite_curve(mechanism: Mechanism) -> crossing.Curve | None:
     """The curve of a single release whose pair is finite and symmetric: a sum, no engine needed."""
     parts = mechanism.parts()
     if (

@@ -16,7 +16,8 @@ from scipy.special import log_ndtr
 
 from hush.accounting.contour import ADD, REMOVE, problem
 from hush.accounting.line import log_peak
-from hush.accounting.strips import Edge, Part, Rule
+from hush.accounting.rules import Rule
+from hush.accounting.strips import Edge, Part
 from hush.accounting.transform import Array, Step
 
 _ROUNDED = 1e-12

@@ -27,7 +27,7 @@ Steps = Sequence[tuple[Pair, int]]
 
 _MASS_ERROR = 2.0**-50
 _POINTS = 5_000_000  # lattice points transformed, all steps together: refinement stops here, after about a second
-_MASS_COST = 40  # what a bin's mass costs, in lattice points
+_MASS_COST, _LAW_COST = 40, 8000  # what the mass of a bin, and a law, cost in lattice points
 _ANCHORS = 12
 _NARROW, _BELOW, _ABOVE = 0.03, 120.0, 20.0
 """Width of the bins around a large epsilon, and how far below and above it they reach."""
@@ -149,7 +149,7 @@ def _refinements(
                 1 if is_short([more for _, more in laws], counts, plan.tilt) else 1 + 4 * math.log(survey.total, 1024)
             )
             points = sum(int(law.index[-1] - law.index[0]) for law in (less, more))
-            masses = _MASS_COST * sum(more.index.size for _, more in laws)
+            masses = sum(_LAW_COST + _MASS_COST * more.index.size for _, more in laws)
             cost = max(int(stages * len(laws) * points) + masses, _POINTS // 40)
             budget.left -= cost
             yield less, more
@@ -222,17 +222,17 @@ def _centroid(pair: Pair, centre: float, spacing: float) -> float:
     It is missed by a little towards the side where there is more mass, so that what is left finds a partner there.
     """
     p, q = pair.masses(np.asarray(centre + spacing * (np.arange(-40, 41) + 0.5), dtype=np.float64))
-    heaviest = int(np.argmax(p[1:-1])) + 1
+    heaviest, missed = int(np.argmax(p[1:-1])) + 1, 0.0
     for _ in range(40):
         if not (p[heaviest] > 0 and q[heaviest] > 0):
             return centre
         before, centre = centre, math.log(p[heaviest] / q[heaviest])
         p, q = pair.masses(np.array([centre - spacing / 2, centre + spacing / 2]))
         heaviest = 1
-        if abs(centre - before) < 1e-12 * spacing:
+        missed = min(1e-3, 0.01 * max(p[0], p[2]) / max(p[1], 1e-300))
+        if abs(centre - before) < max(0.03 * missed, 1e-12) * spacing:
             break
-    supply = max(p[0], p[2]) / max(p[1], 1e-300)
-    return centre + math.copysign(min(1e-3, 0.01 * supply), p[2] - p[0]) * spacing
+    return centre + math.copysign(missed, p[2] - p[0]) * spacing
 
 
 def _common_step(steps: Steps) -> float:

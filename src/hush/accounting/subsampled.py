@@ -6,23 +6,21 @@ variant for a few large jumps (jumps.py), and, where neither applies, the lattic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln, log_ndtr, ndtr
 
 from hush.accounting import contour, jumps, lattice
+from hush.accounting.closed import gaussian_curve, single_curve, single_step_log_delta
 from hush.accounting.contour import ADD, REMOVE
+from hush.accounting.crossing import EPSILON_LIMIT, Curve, certified_root, search
 from hush.accounting.labels import reach_below
-from hush.accounting.line import chernoff, complements, log_peak
+from hush.accounting.line import chernoff, log_peak
 from hush.accounting.losses import GaussianPair, Pair, Poisson
 from hush.accounting.transform import Array, Step
 
-Curve = Callable[[Array], tuple[Array, Array]]
-"""Certified lower and upper bounds on log delta at an array of epsilons."""
-
-EPSILON_LIMIT = 1e4
 _NARROW = 1e-6
 _FAIRLY_NARROW = 1e-4
 """The lattice would not do better."""
@@ -131,76 +129,13 @@ def _single(composition: Composition) -> bool:
     return composition.gaussian == 0 and len(composition.steps) == 1 and composition.steps[0].count == 1
 
 
-def single_step_log_delta(step: Step, direction: int, epsilons: Array) -> Array:
-    """delta of one subsampled Gaussian step, in closed form: p times the Gaussian's own, at the inner epsilon.
-
-    remove: delta(eps) = p (P1(u > t) - e^t Q(u > t)) with e^t = 1 + (e^eps - 1)/p.
-    add:    delta(eps) = Q(u < t) - e^eps (...) = p e^(eps + t) ... with e^t = 1 + (e^-eps - 1)/p, 0 where that is <= 0.
-    """
-    mu = 1 / step.noise
-    with np.errstate(divide="ignore", invalid="ignore"):
-        inner = _inner(step.rate, direction * epsilons)
-        if direction == REMOVE:
-            # log(Phi(a) - e^t Phi(b)) with a = mu/2 - t/mu, b = -mu/2 - t/mu
-            return np.asarray(np.log(step.rate) + _gaussian_log_delta(mu, inner))
-        # Q(u<t) - e^eps ((1-p) Q(u<t) + p P1(u<t)) = p e^eps (e^t Q(u<t) - P1(u<t)) = p e^(eps+t) delta_gauss(-t)
-        value = np.log(step.rate) + epsilons + inner + _gaussian_log_delta(mu, -inner)
-    return np.where(np.isnan(value), -np.inf, value)
-
-
-def _inner(rate: float, loss: Array) -> Array:
-    """The inner loss u with log(1 - p + p e^u) = loss; NaN where no u gives so small a loss."""
-    moderate = np.log1p(np.expm1(np.minimum(loss, 30.0)) / rate)
-    large = loss - np.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(loss, 30.0)))
-    negative = np.log((np.exp(np.minimum(loss, 0.0)) - (1 - rate)) / rate)  # p > 1/2, where 1 - p is exact
-    return np.where(loss > 30.0, large, np.where(loss < -0.7, negative, moderate))
-
-
-def _inner_doubt(rate: float, loss: Array, inner: Array) -> Array:
-    """How many units of rounding `_inner` is off: e^u = (e^loss - 1 + p)/p loses digits where it is small."""
-    size = np.where(
-        loss < -0.7, np.exp(np.minimum(loss, 0.0)) * (1 + np.abs(loss)), np.abs(np.expm1(np.minimum(loss, 0.0)))
-    )
-    return np.asarray(np.abs(inner) + size / (rate * np.exp(np.minimum(inner, 700.0))))
-
-
-def _gaussian_log_complement(mu: float, epsilon: Array) -> Array:
-    """log(1 - delta) = log(Phi(eps/mu - mu/2) + e^eps Phi(-mu/2 - eps/mu)): both terms are positive."""
-    return np.asarray(np.logaddexp(log_ndtr(epsilon / mu - 0.5 * mu), epsilon + log_ndtr(-0.5 * mu - epsilon / mu)))
-
-
-def single_step_log_complement(step: Step, direction: int, epsilons: Array) -> Array:
-    """log(1 - delta) of one subsampled Gaussian step, from positive terms.
-
-    remove: 1 - p + p (1 - delta_gauss(t));  add: (1-p) e^eps + p e^(eps+t) (1 - delta_gauss(-t)).
-    """
-    mu = 1 / step.noise
-    with np.errstate(divide="ignore", invalid="ignore"):
-        inner = _inner(step.rate, direction * epsilons)
-        if direction == REMOVE:
-            missed, hit = np.log1p(-step.rate), np.log(step.rate) + _gaussian_log_complement(mu, inner)
-        else:
-            missed = np.log1p(-step.rate) + epsilons
-            hit = np.log(step.rate) + epsilons + inner + _gaussian_log_complement(mu, -inner)
-        return np.where(np.isnan(inner), 0.0, np.logaddexp(missed, hit))
-
-
-def _gaussian_log_delta(mu: float, epsilon: Array) -> Array:
-    """log(Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)), any sign of eps, no cancellation in the tail."""
-    upper = log_ndtr(0.5 * mu - epsilon / mu)
-    lower = epsilon + log_ndtr(-0.5 * mu - epsilon / mu)
-    gap = lower - upper
-    with np.errstate(divide="ignore"):
-        return np.asarray(upper + np.log(-np.expm1(np.minimum(gap, -1e-300))))
-
-
 @_QUIETLY
 def _epsilon(composition: Composition, direction: int, target: float) -> tuple[float, float]:
     """Certified interval for epsilon in one direction: what each way finds, until it is narrow enough."""
     if not composition.steps:
-        return certified_root(_gaussian_curve(composition.gaussian), 1.0, target)
+        return certified_root(gaussian_curve(composition.gaussian), 1.0, target)
     if _single(composition):
-        return certified_root(_single_curve(composition.steps[0], direction), 1.0, target)
+        return certified_root(single_curve(composition.steps[0], direction), 1.0, target)
     if composition.gaussian == 0 and _log_total_variation(composition, direction) + 1e-9 <= target:
         return 0.0, 0.0
     if direction == REMOVE and _log_surely_exceeded(composition) - 1e-9 > target:
@@ -305,7 +240,7 @@ def _epsilon_by_jumps(composition: Composition, direction: int, target: float, g
             root = 0.7 * guess if is_above else 1.4 * guess if is_below else float(back)
             tolerance -= 3.0 if root == guess else 0.0
         elif abs(upper[0] - wanted) < 0.03 * slope:
-            root = _search(jump.log_delta, guess, target, (0.8 * guess, 1.25 * guess))
+            root = search(jump.log_delta, guess, target, (0.8 * guess, 1.25 * guess))
         elif sign > 0 and is_above and guess > 1:
             # delta falls like a constant less e^eps times another: a tangent in e^eps
             rest = -np.expm1(-guess) - np.expm1(-short) * guess / slope
@@ -377,73 +312,13 @@ def _sum_of_log_deltas(composition: Composition, direction: int, epsilons: Array
     return np.asarray(np.logaddexp.reduce(terms))
 
 
-def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, float]:
-    """Where the curve falls to `target`: an interval that is *checked*, whatever the search did.
-
-    high is returned only after upper(high) <= target was seen, low only after lower(low) >= target (or low = 0).
-    """
-    ends_lower, ends_upper = curve(np.array([0.0, EPSILON_LIMIT]))
-    if ends_upper[0] <= target:
-        return 0.0, 0.0
-    limit_lower, limit_upper = float(ends_lower[1]), float(ends_upper[1])
-    if limit_lower > target:
-        return EPSILON_LIMIT, np.inf
-    root = _search(curve, guess, target)
-    low, high = 0.0, np.inf
-    lower, upper = curve(np.array([root, root * (1 + 1e-5)]))
-    with np.errstate(invalid="ignore"):
-        pad = max(
-            1e-11 * root, 1e-18, float(np.nan_to_num(0.52e-5 * root * (upper[0] - lower[0]) / (upper[0] - upper[1])))
-        )
-    pad = min(pad, root) if root > 0 else 1e-18
-    while pad < 4 * max(root, 1e-12):
-        lower, upper = curve(np.array([max(root - pad, 0.0), root + pad]))
-        if not np.isfinite(high) and upper[1] <= target:
-            high = root + pad
-        if low == 0.0 and root > pad and lower[0] >= target:
-            low = root - pad
-        if np.isfinite(high) and (low > 0 or root <= pad):
-            break
-        pad *= 1.5
-    if not np.isfinite(high) and limit_upper <= target:
-        high = EPSILON_LIMIT
-    return low, high
-
-
-def _search(curve: Curve, guess: float, target: float, within: tuple[float, float] = (0.0, EPSILON_LIMIT)) -> float:
-    """The epsilon > 0 at which the middle of the bounds is the target, by safeguarded Newton steps."""
-    below, above = within
-    wanted = -contour.log_complement(target) if contour.is_complement(target) else target
-    at = float(np.clip(guess, 1e-15, EPSILON_LIMIT))
-    for _ in range(80):
-        nudge = 1e-5 * at
-        lower, upper = curve(np.array([at, at + nudge]))
-        middle = np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            if contour.is_complement(target):
-                middle = -np.log(-np.expm1(middle))
-            gap, slope = middle[0] - wanted, (middle[1] - middle[0]) / nudge
-        if gap > 0:
-            below = at
-        else:
-            above = at
-        step = -gap / slope if np.isfinite(slope) and slope < 0 and np.isfinite(gap) else np.nan
-        candidate = at + step
-        if not below < candidate < above:
-            candidate = np.sqrt(max(below, 1e-3 * above if below > 0 else 1e-4 * above) * above)
-        if abs(candidate - at) <= 1e-10 * at:
-            return float(candidate)
-        at = float(candidate)
-    return at
-
-
 @_QUIETLY
 def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tuple[Array, Array]:
     """Certified bounds on log delta in one direction, at ascending epsilons: one line serves all that are near it."""
     if not composition.steps:
-        return _gaussian_curve(composition.gaussian)(epsilons)
+        return gaussian_curve(composition.gaussian)(epsilons)
     if _single(composition):
-        return _single_curve(composition.steps[0], direction)(epsilons)
+        return single_curve(composition.steps[0], direction)(epsilons)
     lower, upper = np.full(len(epsilons), -np.inf), np.zeros(len(epsilons))
     if direction == ADD and composition.gaussian == 0:
         upper[epsilons >= composition.most_added] = -np.inf
@@ -521,52 +396,3 @@ def _jumps_at(
             break
         target = min(0.5 * (lower + upper) if np.isfinite(lower) else upper - 5, least)
     return best, narrowest
-
-
-def _gaussian_curve(squared: float) -> Curve:
-    mu = float(np.sqrt(squared))
-
-    def curve(epsilons: Array) -> tuple[Array, Array]:
-        if mu == 0:
-            value = np.where(epsilons < 0, np.log(-np.expm1(np.minimum(epsilons, -1e-300))), -np.inf)
-            return value, value
-        value = _gaussian_log_delta(mu, epsilons)
-        size = log_ndtr(0.5 * mu - epsilons / mu)
-        margin = _margin(size, value, np.abs(epsilons))
-        return _sharper(value, margin, _gaussian_log_complement(mu, epsilons), np.abs(epsilons))
-
-    return curve
-
-
-def _single_curve(step: Step, direction: int) -> Curve:
-    mu = 1 / step.noise
-
-    def curve(epsilons: Array) -> tuple[Array, Array]:
-        value = single_step_log_delta(step, direction, epsilons)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            inner = _inner(step.rate, direction * epsilons)
-            size = log_ndtr(0.5 * mu - direction * inner / mu)
-            doubt = _inner_doubt(step.rate, direction * epsilons, inner)
-            margin = _margin(size, value - np.log(step.rate), doubt)
-        margin = np.where(np.isnan(margin), 0.0, margin)
-        return _sharper(value, margin, single_step_log_complement(step, direction, epsilons), doubt)
-
-    return curve
-
-
-def _sharper(value: Array, margin: Array, complement: Array, argument: Array) -> tuple[Array, Array]:
-    """log delta within its margin, or, where delta is near 1, from log(1 - delta), a sum of two Gaussian tails."""
-    lower, upper = value - margin, np.minimum(value + margin, 0.0)
-    near = value > -0.7
-    if not near.any():
-        return lower, upper
-    doubt = 4e-13 + 2.0**-53 * 64 * (1 + np.abs(complement) + np.nan_to_num(argument))
-    low, high = complements(complement - doubt, np.minimum(complement + doubt, 0.0))
-    return np.where(near, np.maximum(lower, low), lower), np.where(near, np.minimum(upper, high), upper)
-
-
-def _margin(size: Array, value: Array, argument: Array) -> Array:
-    """Rounding of log(e^size - something) = value: a few ulp of log_ndtr, and what the difference loses."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        lost = np.exp(np.minimum(size - value, 40.0))
-    return np.asarray(2.0**-53 * 64 * (1 + np.abs(size) + argument) * (1 + lost))

@@ -1,0 +1,140 @@
+"""Labels that decide on their own: what they add to delta, or to 1 - delta, in closed form, and what that gets wrong.
+
+A huge step, or all steps bulk, put the total loss on one side of epsilon for sure (jumps.py has the table), but for the
+Gaussian tails of the labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import log_ndtr, ndtr
+
+from hush.accounting.contour import ADD, REMOVE
+from hush.accounting.labels import Labels, log_dropped, log_misplaced, log_overlap, loss_position
+from hush.accounting.strips import Edge
+from hush.accounting.transform import UNIT_ROUNDOFF, Step
+
+
+@dataclass(frozen=True)
+class Reach:
+    """All other steps together lose no more than `below`, but for a chance of exp(-log_certain)."""
+
+    below: float
+    log_certain: float
+
+
+@dataclass(frozen=True)
+class Known:
+    """A part of the answer in closed form: its sign, the log of its size, and the log of what may be wrong with it."""
+
+    sign: float
+    log_size: float
+    log_error: float
+
+
+@dataclass(frozen=True)
+class Below:
+    """All steps below an edge each: log of the chance of it without the record, and with it.
+
+    The errors of both follow from Gaussian tails that are good to 4e-13 of themselves.
+    """
+
+    log_absent: float
+    log_ratio: float
+    """log of the chance with the record, less that without it."""
+    doubt_absent: float
+    doubt_ratio: float
+
+    @property
+    def log_present(self) -> float:
+        return self.log_absent + self.log_ratio
+
+    @property
+    def doubt_present(self) -> float:
+        return self.doubt_absent + self.doubt_ratio
+
+
+def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
+    log_absent, log_ratio, doubt_ratio = 0.0, 0.0, 0.0
+    for step, edge in edges:
+        spread = np.sqrt(1 + edge.width**2)
+        log_below = float(log_ndtr(edge.place / spread))
+        log_hit_below = float(log_ndtr((edge.place - 1 / step.noise) / spread))
+        # log of P(below)/Q(below), from what is above if that is little
+        above = float(ndtr(-edge.place / spread))
+        hit_above = float(ndtr((1 / step.noise - edge.place) / spread))
+        if log_below < -0.5:
+            change, unsure = np.expm1(log_hit_below - log_below), abs(log_hit_below) + abs(log_below)
+            unsure *= np.exp(log_hit_below - log_below)
+        else:
+            change, unsure = (above - hit_above) / np.exp(log_below), 2 * (above + hit_above)
+        one = float(np.log1p(step.rate * change))
+        log_absent += step.count * log_below
+        log_ratio += step.count * one
+        doubt_ratio += step.count * 4e-13 * (abs(one) + step.rate * float(unsure) * float(np.exp(-one)))
+    return Below(log_absent, log_ratio, 4e-13 * abs(log_absent), doubt_ratio)
+
+
+def _known(log_size: float, log_error: float, epsilon: float, sign: float = 1.0) -> Known:
+    """With the rounding of the logarithms themselves."""
+    rounded = np.log(64 * UNIT_ROUNDOFF * (4 + abs(log_size) + abs(epsilon))) if np.isfinite(log_size) else -np.inf
+    return Known(sign, log_size, float(np.logaddexp(log_error, log_size + rounded)))
+
+
+def closed_form(labels: Sequence[Labels], direction: int, epsilon: float, complement: bool, bulk: bool) -> list[Known]:
+    """The labels whose total is on one side of epsilon for sure, and what they add to delta, or to 1 - delta.
+
+    Above epsilon that is P - e^eps Q, or e^eps Q; below it nothing, or P.
+    """
+    high = _all_below([(label.step, label.high) for label in labels if not label.dropped])
+    low = _all_below([(label.step, label.low) for label in labels if label.low is not None])
+    counted = not all(label.dropped for label in labels)
+    parts = []
+    with np.errstate(divide="ignore"):
+        # of some step huge: in the remove direction e^eps Q, or P - e^eps Q = (P - Q) - (e^eps - 1) Q; in the other P
+        absent, wrong = np.log(-np.expm1(high.log_absent)), high.log_absent + np.log(high.doubt_absent)
+        if counted and direction == REMOVE and complement:
+            parts.append(_known(epsilon + absent, epsilon + wrong, epsilon))
+        elif counted and direction == REMOVE:
+            growth, gain = epsilon + np.log(-np.expm1(-epsilon)), -np.expm1(high.log_ratio)
+            doubt = high.doubt_ratio + high.doubt_absent * gain
+            parts.append(_known(high.log_absent + np.log(gain), high.log_absent + np.log(doubt), epsilon))
+            parts.append(_known(growth + absent, growth + wrong, epsilon, -1.0))
+        elif counted and complement:
+            parts.append(_known(absent, wrong, epsilon))
+        # all steps bulk
+        if bulk and complement:
+            size = low.log_present + (0.0 if direction == REMOVE else epsilon)
+            parts.append(_known(size, size + np.log(low.doubt_present), epsilon))
+        elif bulk and direction == ADD:
+            # P - e^eps Q, with P = N(0, 1) and Q the mixture
+            gap = epsilon + low.log_ratio
+            size = low.log_absent + (np.log(abs(np.expm1(gap))) if gap < 700 else gap)
+            doubt = low.doubt_absent + low.doubt_ratio + 4 * UNIT_ROUNDOFF * (epsilon - low.log_ratio)
+            parts.append(_known(size, low.log_absent + max(gap, 0.0) + np.log(doubt), epsilon, float(-np.sign(gap))))
+    return parts
+
+
+def log_misjudged(labels: Sequence[Labels], direction: int, epsilon: float, reach: Reach) -> float:
+    """log of what the labels get wrong: huge or bulk without the certainty assumed, or left out."""
+    errors = []
+    for label in labels:
+        step, high = label.step, label.high
+        log_count = float(np.log(step.count))
+        if label.dropped:
+            errors.append(log_count + log_dropped(label, direction))
+        else:
+            point = loss_position(step, reach.below + direction * epsilon)
+            errors.append(epsilon + log_count + log_misplaced(point, high.place, high.width))
+            # a huge step, while the others are below -reach
+            errors.append(epsilon + log_count + label.log_huge(False) - reach.log_certain)
+        # what the cuts leave out adds between nothing and its probability under P ...
+        errors += [log_count + part.log_cut(direction) for part in (label.middle, label.bulk) if part is not None]
+        errors.append(log_count + log_overlap(label, direction))
+        if direction == ADD and label.bulk is not None:
+            # ... and as much as e^eps Q to what falls short of P - e^eps Q
+            errors.append(epsilon + log_count + label.bulk.log_cut(REMOVE))
+    return float(np.logaddexp.reduce(errors))

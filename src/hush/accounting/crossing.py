@@ -1,0 +1,75 @@
+"""Where a certified curve falls to a value: an interval that was checked, whatever the search did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hush.accounting.contour import is_complement, log_complement
+from hush.accounting.transform import Array
+
+Curve = Callable[[Array], tuple[Array, Array]]
+"""Certified lower and upper bounds on log delta at an array of epsilons."""
+
+EPSILON_LIMIT = 1e4
+
+
+def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, float]:
+    """Where the curve falls to `target`: an interval that is *checked*, whatever the search did.
+
+    high is returned only after upper(high) <= target was seen, low only after lower(low) >= target (or low = 0).
+    """
+    ends_lower, ends_upper = curve(np.array([0.0, EPSILON_LIMIT]))
+    if ends_upper[0] <= target:
+        return 0.0, 0.0
+    limit_lower, limit_upper = float(ends_lower[1]), float(ends_upper[1])
+    if limit_lower > target:
+        return EPSILON_LIMIT, np.inf
+    root = search(curve, guess, target)
+    low, high = 0.0, np.inf
+    lower, upper = curve(np.array([root, root * (1 + 1e-5)]))
+    with np.errstate(invalid="ignore"):
+        pad = max(
+            1e-11 * root, 1e-18, float(np.nan_to_num(0.52e-5 * root * (upper[0] - lower[0]) / (upper[0] - upper[1])))
+        )
+    pad = min(pad, root) if root > 0 else 1e-18
+    while pad < 4 * max(root, 1e-12):
+        lower, upper = curve(np.array([max(root - pad, 0.0), root + pad]))
+        if not np.isfinite(high) and upper[1] <= target:
+            high = root + pad
+        if low == 0.0 and root > pad and lower[0] >= target:
+            low = root - pad
+        if np.isfinite(high) and (low > 0 or root <= pad):
+            break
+        pad *= 1.5
+    if not np.isfinite(high) and limit_upper <= target:
+        high = EPSILON_LIMIT
+    return low, high
+
+
+def search(curve: Curve, guess: float, target: float, within: tuple[float, float] = (0.0, EPSILON_LIMIT)) -> float:
+    """The epsilon > 0 at which the middle of the bounds is the target, by safeguarded Newton steps."""
+    below, above = within
+    wanted = -log_complement(target) if is_complement(target) else target
+    at = float(np.clip(guess, 1e-15, EPSILON_LIMIT))
+    for _ in range(80):
+        nudge = 1e-5 * at
+        lower, upper = curve(np.array([at, at + nudge]))
+        middle = np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if is_complement(target):
+                middle = -np.log(-np.expm1(middle))
+            gap, slope = middle[0] - wanted, (middle[1] - middle[0]) / nudge
+        if gap > 0:
+            below = at
+        else:
+            above = at
+        step = -gap / slope if np.isfinite(slope) and slope < 0 and np.isfinite(gap) else np.nan
+        candidate = at + step
+        if not below < candidate < above:
+            candidate = np.sqrt(max(below, 1e-3 * above if below > 0 else 1e-4 * above) * above)
+        if abs(candidate - at) <= 1e-10 * at:
+            return float(candidate)
+        at = float(candidate)
+    return at

@@ -1,0 +1,85 @@
+"""Bounds on |E[g^r; label]| for every Im r beyond some height: what lets nodes of a line be left out."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import ndtr
+
+from hush.accounting.strips import LOG_SQRT_2PI, Part, ladder, log_sum
+from hush.accounting.transform import log_ratio
+
+
+def log_bound(part: Part, real: float, height: float) -> float:
+    """A bound on log |E[g^r; label]| for every |Im r| >= height, by cells: good to a few parts in a hundred.
+
+    The line of integration runs at one height b0 up to some x and then, nearer to the axis, at b1 < b0, where a narrow
+    window ends.  On the piece that joins them |g|^a, exp(-H arg g) and the window are each at their largest at one end.
+    """
+    shifts = [shift for shift in [0.0, *ladder(part)] if shift <= 0.5 * np.pi * part.step.noise]
+    lines = [part.log_cells(real, height, float(shift)) for shift in shifts]
+    lefts = [part.log_left(real, height, float(shift)) for shift in shifts]
+    sides = [part.log_side(real, height, 0.0, float(shift)) for shift in shifts]
+    with np.errstate(all="ignore"):
+        tops = [float(line.max()) for line in lines]
+        best = min(part.log_total(real, height, float(shift)) for shift in shifts)
+        for i, high in enumerate(shifts):
+            far = part.profile(float(high))
+            before = np.log(np.cumsum(np.exp(lines[i] - tops[i]))) + tops[i]
+            for j, low in enumerate(shifts[:i]):
+                near = part.profile(float(low))
+                after = np.log(np.cumsum(np.exp(lines[j] - tops[j])[::-1])[::-1]) + tops[j]
+                modulus = near.modulus if real >= 0 else far.modulus
+                side = (
+                    real * modulus
+                    - height * near.angle
+                    + abs(real) * np.maximum(near.slope, far.slope)
+                    + height * near.turn
+                )
+                side = side + far.base + np.log((high - low) / part.cells[1])
+                total = np.logaddexp(np.logaddexp(before[:-1], after[1:]), side[:-1])
+                best = min(best, float(np.logaddexp.reduce([np.nanmin(total), lefts[i], sides[j]])))
+    return best
+
+
+def log_sharp_bound(part: Part, real: float, height: float) -> float:
+    """The same, good to many digits: fit to be raised to a large power.  For a label without `rises`.
+
+    M(b) is summed by the trapezoidal rule.  Its integrand |g(x+ib)|^a exp(-H arg g(x+ib)) and the bound of the window
+    extend to complex x + iy, where 2 Re arg g -> arg g(x + i(b+y)) + arg g(x + i(b-y)) >= 0 for |y| <= b or
+    |y| + b <= pi sigma/2, and |g(x+i(b+y)) g(x-i(b-y))|^(a/2) is at most g^a on the axis (a >= 0) or its value at
+    b + |y| (a < 0).
+    """
+    left, width, count = part.cells
+    spacing = 0.5 * width
+    x = np.asarray(left + spacing * (0.5 + np.arange(2 * count)), dtype=np.float64)
+    noise, rate = part.step.noise, part.step.rate
+    exponent = x / noise - 0.5 / noise**2
+    loss = log_ratio(exponent, rate)
+    hit = np.exp(np.log(rate) + exponent - loss)
+    tilted = real * loss - 0.5 * x * x + np.log(spacing) - LOG_SQRT_2PI
+    shape = np.exp(tilted - tilted.max()) * ndtr((part.falls.place - x) / part.falls.width)
+    slope = float((shape * hit).sum() / shape.sum()) / noise
+    small = np.array([0.1, 0.3, 0.6, 1.0]) * height * slope
+    best = np.inf
+    for shift in np.unique(np.concatenate([small[small < 0.5 * noise], ladder(part)])):
+        turn = shift / noise
+        inner = 1 - hit * (1 - np.cos(turn))
+        imaginary = hit * np.sin(turn)
+        change = 0.5 * np.log(np.maximum(inner * inner + imaginary * imaginary, 1e-300))
+        window = part.log_window(x, float(shift), 0.0)
+        moved = log_sum(tilted + real * change - height * np.arctan2(imaginary, inner) + window) + 0.5 * shift**2
+        if moved >= best:
+            continue
+        furthest = min(max(shift, 0.5 * np.pi * noise - shift), 2.3 * noise - shift, 6.0)
+        error = np.inf
+        for beta in np.minimum(
+            furthest, np.array([furthest, 0.4 * furthest, *(part.narrowest * np.array([4.0, 8.0, 12.0]))])
+        ):
+            line = part.profile(float(shift + beta))
+            modulus = part.losses if real >= 0 else line.modulus
+            strip = log_sum(real * modulus + abs(real) * line.slope + line.base) + np.log(2)
+            side = part.log_side(real, 0.0, -float(shift + beta), float(shift + beta)) + 2
+            error = min(error, float(np.logaddexp(strip - 2 * np.pi * beta / spacing, side)))
+        ends = part.log_ends(real, 0.0, float(shift)) + 2
+        best = min(best, float(np.logaddexp.reduce([moved, error, ends])))
+    return best

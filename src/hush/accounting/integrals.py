@@ -1,0 +1,230 @@
+"""The contour integral over the labels that don't decide on their own: (B0 + B1)^T - B0^T, or B1^T without bulk.
+
+B0 and B1 are E[g^r; bulk] and E[g^r; middle] of a step (strips.py).  Their T-th powers' transform is that of a positive
+measure, so line.py's certificate holds for it; here the line is chosen and the integrand evaluated on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hush.accounting import decay, rules
+from hush.accounting.contour import ADD, REMOVE, log1p, place
+from hush.accounting.labels import Labels, log_size, reach_below
+from hush.accounting.line import Line, alias_free_spacing, chernoff_points, chernoff_values
+from hush.accounting.transform import UNIT_ROUNDOFF, Array, Numbers
+
+_MOST_TERMS = 12_000_000
+_FEW_STEPS = 1000
+_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What is wanted: the integral at epsilon, to about exp(budget), which is exp(log_tolerance) of the answer."""
+
+    direction: int
+    epsilon: float
+    budget: float
+    log_tolerance: float
+    complement: bool
+    """Whether the answer is 1 - delta."""
+
+
+def _powers(direction: int, s: Numbers) -> Numbers:
+    """r with a positive imaginary part for s with one: in the add direction the conjugate of -s."""
+    return np.asarray(1 + s if direction == REMOVE else -np.conj(s))
+
+
+def _log_mgf(labels: Sequence[Labels], direction: int, points: Array) -> Array:
+    """log of (B0 + B1)^T - B0^T at real points, for each kind of step multiplied together."""
+    powers = _powers(direction, points)
+    bulk, ratio = np.zeros(points.shape), np.zeros(points.shape)
+    with np.errstate(all="ignore"):
+        for label in labels:
+            middle, base = label.axis
+            if base is None:
+                bulk += label.step.count * log_size(middle, powers)
+                continue
+            part = log_size(base, powers)
+            bulk += label.step.count * part
+            ratio += label.step.count * np.log1p(middle.mgf(powers).real / np.exp(part))
+        total = bulk if labels[0].low is None else bulk + _log_expm1(ratio)
+    return np.where(np.isnan(total), np.inf, total)
+
+
+def _log_expm1(ratio: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.where(ratio > 30, ratio, np.log(np.expm1(np.minimum(ratio, 30.0))))
+
+
+def candidates(labels: Sequence[Labels], aim: Aim) -> tuple[Array, Array]:
+    """Lines worth trying, and the size of the integrand on the axis there."""
+    scale = aim.epsilon + reach_below([label.step for label in labels])
+    furthest = float(np.log1p(scale)) + 7
+    first, last = (-furthest, furthest) if aim.complement else (float(np.log(1e-3 / scale)), float(np.log(1e5 / scale)))
+    tried = np.linspace(first, last, 64)
+    found, objective = tried, np.empty(0)
+    for _ in range(3):
+        lines = place(tried, aim.complement)
+        values = _log_mgf(labels, aim.direction, lines) - lines * aim.epsilon - np.log(np.abs(lines * (1 + lines)))
+        found, objective = (
+            (tried, values) if not objective.size else (np.append(found, tried), np.append(objective, values))
+        )
+        order = np.argsort(found)
+        found, objective = found[order], np.where(np.isnan(objective), np.inf, objective)[order]
+        best = int(np.argmin(objective))
+        tried = np.linspace(found[max(best - 1, 0)], found[min(best + 1, len(found) - 1)], 14)[1:-1]
+    return place(found, aim.complement), objective
+
+
+def line_through(labels: Sequence[Labels], aim: Aim, most: int) -> Line | None:
+    """The integral to about exp(budget), unless it takes more nodes than `most`."""
+    lines, objective = candidates(labels, aim)
+    # Off the saddle point digits cancel, but the nodes may be further apart: a few digits buy many nodes.
+    least = float(np.min(objective))
+    if not np.isfinite(least):
+        return None
+    # where delta turns out larger than was asked for, less will do
+    log_budget = max(aim.budget, least + aim.log_tolerance - 6)
+    near = lines[objective < least + 3]
+    tried = [_alias_free(labels, aim, float(c), log_budget) for c in near[:: max(len(near) // 4, 1)]]
+    spacing, c, value, points, values = max(tried, key=lambda one: one[0])
+    relative = log_budget - (value - c * aim.epsilon)
+    tails: dict[float, float] = {}
+
+    def is_high_enough(count: float) -> bool:
+        tails[count] = _log_tail(labels, aim.direction, c, count * spacing) - value
+        return bool(tails[count] - np.log(np.pi * count * spacing) <= relative - 1)
+
+    few, many = 8.0, float(most)
+    if not is_high_enough(many):
+        return None
+    while many > 1.25 * few:
+        middle = np.sqrt(few * many)
+        few, many = (few, middle) if is_high_enough(middle) else (middle, many)
+    # the errors of the nodes are summed against 1/|s (s+1)|
+    allowed = relative + 0.5 * np.log(abs(c * (c + 1))) - 1
+    return _evaluate(labels, aim.direction, c, spacing, many, value, tails[many], points, values, allowed)
+
+
+def _alias_free(
+    labels: Sequence[Labels], aim: Aim, c: float, log_budget: float
+) -> tuple[float, float, float, Array, Array]:
+    """The widest spacing of nodes at c, and what it was found from."""
+    room = min(abs(c), 1 + c) if c < 0 else c
+    at = _log_mgf(labels, aim.direction, c + 0.01 * room * np.array([0.0, -1.0, 1.0]))
+    value = float(at[0])
+    curvature = max(float(at[1] + at[2] - 2 * value), 0.0) / (0.01 * room) ** 2
+    points = chernoff_points(c, float(np.sqrt(curvature + room**-2)))
+    values = chernoff_values(lambda points: _log_mgf(labels, aim.direction, points), points)
+    wanted = log_budget - (value - c * aim.epsilon) - 1
+    return alias_free_spacing(c, aim.epsilon, value, points, values, wanted), c, value, points, values
+
+
+def _log_tail(labels: Sequence[Labels], direction: int, c: float, height: float) -> float:
+    """log of a bound on |(B0+B1)^T - B0^T| for every |Im s| >= height: B0 at most its value at c, B1 by moving x."""
+    power = 1 + c if direction == REMOVE else -c
+    bulk, ratio = 0.0, 0.0
+    for label in labels:
+        base = label.axis[1]
+        if base is None:
+            rough = decay.log_bound(label.middle, power, height) if label.step.count < _FEW_STEPS else np.inf
+            bulk += label.step.count * min(rough, decay.log_sharp_bound(label.middle, power, height))
+            continue
+        part = float(log_size(base, np.array([power]))[0])
+        bulk += label.step.count * part
+        middle = decay.log_bound(label.middle, power, height)
+        ratio += label.step.count * float(np.logaddexp(0.0, middle - part))
+    return bulk if labels[0].low is None else bulk + float(_log_expm1(np.array([ratio]))[0])
+
+
+def _evaluate(
+    labels: Sequence[Labels],
+    direction: int,
+    c: float,
+    spacing: float,
+    count: float,
+    value: float,
+    log_tail: float,
+    points: Array,
+    values: Array,
+    log_allowed: float,
+) -> Line | None:
+    nodes = np.asarray(c + 1j * spacing * np.arange(int(np.ceil(count)) + 1), dtype=np.complex128)
+    power = 1 + c if direction == REMOVE else -c
+    shape, errors = np.empty(nodes.shape, complex), np.zeros(nodes.shape)
+    split = labels[0].low is not None
+    # |d/dB1| and |d/dB0| of (B0+B1)^T - B0^T are at most T (B0+B1)^(T-1) and T ((B0+B1)^(T-1) - B0^(T-1)) at c
+    whole = 1.01
+    top = whole + np.exp(_log_bulk(labels, power) - value) * 1.01 if split else whole
+    terms, start = 0, 0
+    few = 8 if log_allowed < -24 else 32  # where digits count: the less r varies, the more of x is summed by series
+    while start < len(nodes):
+        end = min(max(2 * start, few), len(nodes))
+        low, high = float(nodes[start].imag), float(nodes[end - 1].imag)
+        chosen = [_rules(label, power, low, high, log_allowed, whole, top) for label in labels]
+        terms += sum(rule.size for pair in chosen for rule in pair if rule is not None) * (end - start)
+        if terms > _MOST_TERMS:
+            return None
+        for first in range(start, end, _CHUNK):
+            part = slice(first, min(first + _CHUNK, end))
+            powers = _powers(direction, nodes[part])
+            bulk, ratio, error = (
+                np.zeros(powers.shape, complex),
+                np.zeros(powers.shape, complex),
+                np.zeros(powers.shape),
+            )
+            for label, (middle, base) in zip(labels, chosen, strict=True):
+                count = label.step.count
+                if base is None:
+                    excess = middle.excess(powers)
+                    bulk += count * log1p(excess)
+                    wrong = np.exp(middle.log_error) + middle.rounding(power, powers.imag, True)
+                    error += count * np.log1p(wrong / np.maximum(np.abs(1 + excess), 1e-300))
+                    continue
+                excess = base.excess(powers)
+                bulk += count * log1p(excess)
+                ratio += count * log1p(np.asarray(middle.mgf(powers) / np.where(excess == -1, 1e-290, 1 + excess)))
+                wrong = top * (np.exp(middle.log_error) + middle.rounding(power, powers.imag, False))
+                wrong = wrong + whole * (np.exp(base.log_error) + base.rounding(power, powers.imag, True))
+                error += count * wrong / _least_bulk(label, power)
+            with np.errstate(all="ignore"):
+                if split:
+                    shape[part] = np.exp(bulk - value) * np.expm1(ratio)
+                    errors[part] = error + 4 * UNIT_ROUNDOFF * np.abs(shape[part]) * (1 + abs(value))
+                else:
+                    shape[part] = np.exp(bulk - value)
+                    error += 4 * UNIT_ROUNDOFF * np.abs(bulk)
+                    errors[part] = np.abs(shape[part]) * np.expm1(np.minimum(error, 700.0))
+        start = end
+    if not (np.all(np.isfinite(shape)) and np.all(np.isfinite(errors))):
+        return None
+    if direction == ADD:
+        shape = np.conj(shape)
+    return Line(c, spacing, nodes, shape, errors, value, log_tail, points, values, 0.0)
+
+
+def _log_bulk(labels: Sequence[Labels], power: float) -> float:
+    at = np.array([power])
+    return float(sum(label.step.count * log_size(label.axis[1], at)[0] for label in labels if label.axis[1]))
+
+
+def _least_bulk(label: Labels, power: float) -> float:
+    """B0 on the axis, from below: its absolute error is 1e-12 at most."""
+    return max(float(np.exp(_log_bulk([label], power) / label.step.count)) - 3e-12, 1e-290)
+
+
+def _rules(
+    label: Labels, power: float, low: float, high: float, log_allowed: float, whole: float, top: float
+) -> tuple[rules.Rule, rules.Rule | None]:
+    """Rules for what is not bulk and for the bulk, good enough for all the steps together."""
+    allowed = max(log_allowed, -34.0) - 2 - np.log(label.step.count)
+    if label.bulk is None:
+        return rules.rule(label.middle, power, low, high, allowed, True), None
+    size = float(np.log(max(1 + label.axis[1].excess(np.array([power]))[0].real, 1e-290))) if label.axis[1] else 0.0
+    middle = rules.rule(label.middle, power, low, high, allowed + size - np.log(top), False)
+    return middle, rules.rule(label.bulk, power, low, high, allowed + size - np.log(whole), True)

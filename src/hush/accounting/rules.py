@@ -1,0 +1,213 @@
+"""Trapezoidal rules for E[g^r; label] at complex r, chosen by the bounds of strips.py, with error and rounding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy.special import erfc, ndtr
+
+from hush.accounting.strips import LOG_SQRT_2PI, Part, ladder, log_sum
+from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex, Numbers, log_ratio
+
+_SERIES_RADIUS = 1.0
+_SERIES_TERMS = 18
+_WINDOW_ROUNDOFF = 1e-12
+"""What the complex error function is trusted to, relatively."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A trapezoidal rule for one part, good for a range of Im r."""
+
+    part: Part
+    shift: float
+    left: float
+    spacing: float
+    size: int
+    log_error: float
+    """log of a bound on its error, rounding apart."""
+    careful: bool = True
+    """Whether many steps make it worth while to sum g^r - 1 - r (g-1) by its series where it is small."""
+
+    @cached_property
+    def nodes(self) -> Complex:
+        return np.asarray(self.left + self.spacing * np.arange(self.size) + 1j * self.shift, dtype=np.complex128)
+
+    @cached_property
+    def loss(self) -> Numbers:
+        """log g at the nodes, to a few units in the last place of its modulus; real where the nodes are."""
+        step = self.part.step
+        exponent = self.nodes / step.noise - 0.5 / step.noise**2
+        if self.shift == 0:
+            return log_ratio(exponent.real, step.rate)
+        low = np.where(exponent.real < 300, exponent, 300.0)
+        change = step.rate * np.expm1(low)
+        whole = (1 - step.rate) + step.rate * np.exp(low)
+        near = np.where(np.abs(change) < 0.5, change, 0)
+        small = 0.5 * np.log1p(2 * near.real + np.abs(near) ** 2)
+        modulus = np.where(np.abs(change) < 0.5, small, np.log(np.maximum(np.abs(whole), 1e-300)))
+        loss = modulus + 1j * np.arctan2(change.imag, whole.real)
+        return np.asarray(np.where(exponent.real < 300, loss, exponent + np.log(step.rate)))
+
+    @cached_property
+    def log_weight(self) -> Numbers:
+        x = self.nodes if self.shift else self.nodes.real
+        return np.asarray(np.log(self.spacing) - LOG_SQRT_2PI - 0.5 * x * x)
+
+    @cached_property
+    def window(self) -> Numbers:
+        x = self.nodes if self.shift else self.nodes.real
+        falls = _phi((self.part.falls.place - x) / self.part.falls.width)
+        if self.part.rises is None:
+            return falls
+        rises = self.part.rises
+        middle = 0.5 * (self.part.falls.place + rises.place)
+        above = falls - _phi((rises.place - x) / rises.width)
+        below = _phi((x - rises.place) / rises.width) - _phi((x - self.part.falls.place) / self.part.falls.width)
+        return np.asarray(np.where(self.nodes.real < middle, below, above))
+
+    @cached_property
+    def weight(self) -> Numbers:
+        return np.asarray(np.exp(self.log_weight) * self.window)
+
+    @cached_property
+    def ratio(self) -> Numbers:
+        """weight * (g - 1), neither cancelling for g near 1 nor overflowing where g is huge and the weight tiny."""
+        loss = self.loss
+        small = np.exp(self.log_weight) * np.expm1(np.where(loss.real < 1, loss, 0))
+        large = np.exp(np.where(loss.real < 1, 0, loss) + self.log_weight) - np.exp(self.log_weight)
+        return np.asarray(np.where(loss.real < 1.0, small, large) * self.window)
+
+    def mgf(self, powers: Numbers) -> Numbers:
+        """E[g^r; label]."""
+        result: Numbers = np.exp(np.multiply.outer(powers, self.loss) + self.log_weight) @ self.window
+        return result
+
+    def excess(self, powers: Numbers) -> Numbers:
+        """E[g^r; label] - 1, for a label without `rises`, with no cancellation left where g^r is near 1."""
+        part = self.part
+        spread = np.sqrt(1 + part.falls.width**2)
+        absent = float(ndtr(-part.falls.place / spread))
+        present = float(ndtr((1 / part.step.noise - part.falls.place) / spread))
+        near = self._near(float(np.max(np.abs(powers))))
+        result = np.zeros(powers.shape, dtype=np.result_type(powers, self.loss))
+        if near.any():
+            values = np.multiply.outer(powers, self.loss[near])
+            result += _expm1_minus(values) @ self.weight[near]
+            result -= powers * (_expm1_minus(self.loss[near]) @ self.weight[near])
+        if not near.all():
+            far = ~near
+            tilted = np.exp(np.multiply.outer(powers, self.loss[far]) + self.log_weight[far]) @ self.window[far]
+            result += tilted - self.weight[far].sum() - powers * self.ratio[far].sum()
+        result = result - absent - powers * part.step.rate * (present - absent)
+        return result
+
+    def _near(self, largest_power: float) -> np.ndarray:
+        if not self.careful:
+            return np.zeros(self.size, dtype=np.bool_)
+        return np.asarray(np.abs(self.loss) * max(largest_power, 1.0) < _SERIES_RADIUS)
+
+    def rounding(self, real: float, heights: Array, excess: bool) -> Array:
+        """A bound on the floating-point error of `mgf` or `excess` at Re r = real, Im r = heights.
+
+        Each node's term is a handful of operations and one exponential (at most 4 ulp), with an argument whose own
+        rounding is 3 ulp of |r l| + |log weight|; sums of n numbers add far less than n ulp of the sum of moduli.
+        Where the series is used, l is good to 20 u of itself, so its square to 40 u, the weight to
+        10 u + 3 u |log weight| and the series to 6 u: together no more than 4 u (10 + |log weight|/2) of
+        (|r| + |r|^2) l^2.
+        """
+        sizes = np.hypot(real, heights)
+        loss, log_weight, window = np.abs(self.loss), np.abs(self.log_weight), np.abs(self.window)
+        unsure = 4 * UNIT_ROUNDOFF * window + _WINDOW_ROUNDOFF * np.minimum(window, np.abs(1 - self.window))
+        unsure = unsure / (4 * UNIT_ROUNDOFF)  # in units of 4 ulp, like all below
+        lowest = float(heights.min())
+        tilted = np.exp((real * self.loss.real - lowest * np.imag(self.loss)) + np.real(self.log_weight))
+        if not excess:
+            constant = float((tilted * (window * (8 + log_weight) + unsure)).sum())
+            return np.asarray(4 * UNIT_ROUNDOFF * (constant + sizes * float((tilted * window * 3 * loss).sum())))
+        near = self._near(float(sizes.max()))
+        far = ~near
+        bare = np.exp(np.real(self.log_weight))
+        quadratic = float((bare * ((10 + 0.5 * log_weight) * window + unsure) * loss**2)[near].sum())
+        constant = float((tilted * (window * (8 + log_weight) + unsure) + bare * (8 * window + unsure))[far].sum())
+        change = np.where(window > 0, np.abs(self.ratio) / np.maximum(window, 1e-300), 0.0)
+        linear = float(((tilted * 3 * loss) * window + change * (16 * window + unsure))[far].sum())
+        cut = float(np.exp(self.part.log_cut(-1)) + np.exp(self.part.log_cut(1)))
+        return np.asarray(
+            4 * UNIT_ROUNDOFF * (constant + sizes * linear + (sizes + sizes**2) * quadratic) + cut * (1 + sizes)
+        )
+
+
+def _phi(y: Numbers) -> Numbers:
+    """Phi at real or complex y; its limits far out, where the error function would overflow on its way to them."""
+    if not np.iscomplexobj(y):
+        return np.asarray(ndtr(y))
+    far = np.clip(y.real, -60, 60) + 1j * y.imag
+    value = 0.5 * erfc(-far / np.sqrt(2))
+    return np.asarray(np.where(np.isfinite(value), value, np.where(y.real > 0, 1.0, 0.0)))
+
+
+def _expm1_minus(z: Numbers) -> Numbers:
+    """exp(z) - 1 - z by its series, for |z| <= 1, where the first term left out is 1e-18 of the sum."""
+    total: Numbers = np.full(z.shape, 1 / _FACTORIALS[-1], dtype=z.dtype)
+    for factorial in _FACTORIALS[-2::-1]:
+        total *= z
+        total += 1 / factorial
+    return np.asarray(total * z * z)
+
+
+_FACTORIALS = [float(np.prod(np.arange(1.0, k + 1))) for k in range(2, 3 + _SERIES_TERMS)]
+
+
+def rule(part: Part, real: float, low: float, high: float, log_wanted: float, excess: bool) -> Rule:
+    """The rule with the fewest nodes found that is good to exp(log_wanted) for low <= Im r <= high."""
+    steps = ladder(part)
+    shifts = np.concatenate([-steps[::-1], [0.0], steps])
+    size = float(np.hypot(real, high))
+    totals, sides = np.full(len(shifts), np.inf), np.full(len(shifts), np.inf)
+    for i, shift in enumerate(shifts):
+        at = high if shift < 0 else low
+        totals[i] = part.log_total(real, at, float(shift))
+        sides[i] = part.log_side(real, at, min(float(shift), 0.0), max(float(shift), 0.0)) + 2
+        if excess:  # 1 + r (g-1) too
+            sides[i] = float(np.logaddexp(sides[i], part.log_polynomial_side(size, abs(float(shift))) + 2))
+            totals[i] = float(np.logaddexp(totals[i], log_sum(part.log_polynomial(size, float(shift)))))
+    one, two = np.triu_indices(len(shifts), 1)
+    beta = 0.5 * (shifts[two] - shifts[one])
+    spacings = 2 * np.pi * beta / np.maximum(np.logaddexp(totals[one], totals[two]) - log_wanted + 1, 1.0)
+    # digits lost to rounding on the line between, or to the sides, count before the number of nodes
+    rounded = 0.5 * (totals[one] + totals[two]) - 30
+    lost = np.maximum(rounded - max(log_wanted, float(rounded.min()) + 1), 0.0)
+    lost += np.maximum(np.maximum(sides[one], sides[two]) - log_wanted + 1, 0.0)
+    order = np.lexsort((-spacings, np.where(np.isnan(lost), np.inf, lost)))
+    chosen = int(one[order[0]]), int(two[order[0]])
+    best = -float(lost[order[0]]), float(spacings[order[0]])
+    if not np.isfinite(best[0]):
+        return Rule(part, 0.0, 0.0, 1.0, 1, np.inf)
+    lower, upper = float(shifts[chosen[0]]), float(shifts[chosen[1]])
+    shift, beta, spacing = 0.5 * (lower + upper), 0.5 * (upper - lower), best[1]
+    if abs(shift) < 1e-12:
+        shift = 0.0
+    at = high if shift < 0 else low
+    inside = part.log_cells(real, at, shift)
+    if excess:
+        inside = np.logaddexp(inside, part.log_polynomial(size, shift))
+    mass = np.exp(np.minimum(inside - log_wanted, 40.0))
+    first = int(np.searchsorted(np.cumsum(mass), 0.1))
+    last = len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), 0.1))
+    left, width, _ = part.cells
+    last = max(last, first + 1)
+    outside = mass[:first].sum() + mass[last:].sum()
+    # the cut is half way between two nodes; a cell's bound covers all nodes in it, spacing/width times if that is > 1
+    cut = left + len(mass) * width
+    skipped = int(np.floor((cut - (left + last * width)) / spacing))
+    end = cut - (skipped + 0.5) * spacing
+    count = max(int(np.ceil((end - (left + first * width)) / spacing)) + 1, 1)
+    start = end - (count - 1) * spacing
+    outside *= max(1.0, spacing / width) * 2
+    strip = np.logaddexp(totals[chosen[0]], totals[chosen[1]]) - 2 * np.pi * beta / spacing + 0.1
+    ends = np.logaddexp.reduce([part.log_ends(real, at, shift) + 2, sides[chosen[0]], sides[chosen[1]]])
+    error = np.logaddexp.reduce([strip, log_wanted + float(np.log(outside + 1e-300)), ends])
+    return Rule(part, shift, start, spacing, count, float(error), log_wanted < -28.0)
