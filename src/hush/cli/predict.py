@@ -49,7 +49,8 @@ def command(
         how = published.how(target, inputs, delimiter)
         labelled = data.is_dir() and bool(classes_of(data))
         found = read_data(data, how, labelled=labelled)
-        answers = published.answers(found)
+        outputs = published.scores(found)
+        answers = published.told(outputs)
         name = card.target or "class"
         header = [f"predicted_{name}"] + ([] if card.classes is None else ["probability"])
         rows = [[text] if share is None else [text, f"{share:.4f}"] for text, share in answers]
@@ -65,6 +66,6 @@ def command(
             row for row, value in enumerate(targets.tolist()) if value == value and (card.classes is None or value >= 0)
         ]
         if usable:
-            reached = score(card, published.scores(found.take(usable)), targets[usable])
+            reached = score(card, outputs[usable], targets[usable])
             words = f"{reached:.2%} right" if card.classes is not None else f"root mean squared error {reached:.4g}"
             print(f"{words} of {len(usable)} rows (local: publish it only if these rows are public)", file=sys.stderr)

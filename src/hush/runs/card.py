@@ -186,7 +186,10 @@ class Published:
 
     def answers(self, data: Data) -> list[tuple[str, float | None]]:
         """The most likely class with its probability, or the number, for every record."""
-        outputs = self.scores(data)
+        return self.told(self.scores(data))
+
+    def told(self, outputs: Tensor) -> list[tuple[str, float | None]]:
+        """The network's outputs as answers."""
         if self.card.classes is not None:
             best, places = outputs.softmax(dim=1).max(dim=1)
             return [(self.card.classes[p], b) for p, b in zip(places.tolist(), best.tolist(), strict=True)]
