@@ -140,9 +140,9 @@ def _epsilon(composition: Composition, direction: int, target: float) -> tuple[f
         return 0.0, 0.0
     if direction == REMOVE and _log_surely_exceeded(composition) - 1e-9 > target:
         return EPSILON_LIMIT, np.inf
-    if _log_short_of_one(composition, direction) < np.log(-np.expm1(target)):
-        return EPSILON_LIMIT, np.inf
     low, high = _epsilon_by_line(composition, direction, target)
+    if not _is_narrow(low, high) and _log_short_of_one(composition, direction) < np.log(-np.expm1(target)):
+        return EPSILON_LIMIT, np.inf
     if not _is_narrow(low, high):
         for guess in _guesses(composition, direction, target, (low, high)):
             low, high = _within((low, high), _epsilon_by_jumps(composition, direction, target, guess))
