@@ -67,15 +67,20 @@ def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
         above = float(ndtr(-edge.place / spread))
         hit_above = float(ndtr((1 / step.noise - edge.place) / spread))
         if log_below < -0.5:
-            change, unsure = np.expm1(log_hit_below - log_below), abs(log_hit_below) + abs(log_below)
-            unsure *= np.exp(log_hit_below - log_below)
+            change = np.expm1(log_hit_below - log_below)
+            unsure = 4e-13 * (abs(log_hit_below) + abs(log_below)) * np.exp(log_hit_below - log_below)
         else:
-            change, unsure = (above - hit_above) / np.exp(log_below), 2 * (above + hit_above)
+            change, unsure = (above - hit_above) / np.exp(log_below), 5 * (_unsure(above) + _unsure(hit_above))
         one = float(np.log1p(step.rate * change))
         log_absent += step.count * log_below
         log_ratio += step.count * one
-        doubt_ratio += step.count * 4e-13 * (abs(one) + step.rate * float(unsure) * float(np.exp(-one)))
+        doubt_ratio += step.count * (1e-15 * abs(one) + step.rate * float(unsure) * float(np.exp(-one)))
     return Below(log_absent, log_ratio, 4e-13 * abs(log_absent), doubt_ratio)
+
+
+def _unsure(chance: float) -> float:
+    """How far Phi may be off: by 4e-13 of the smaller tail, and, near 1, by an ulp."""
+    return 4e-13 * chance if chance < 0.5 else 4e-13 * (1 - chance) + 2.0**-52
 
 
 def _known(log_size: float, log_error: float, epsilon: float, sign: float = 1.0) -> Known:
