@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,24 @@ def test_a_whole_column_is_read_as_its_cells_are() -> None:
     for cell, value in zip(column, found.tolist(), strict=True):
         expected = cells.number(cell)
         assert math.isnan(value) if expected is None else value == expected
+
+
+def test_what_a_cell_holds_does_not_depend_on_the_other_rows() -> None:
+    column = ["5\0", "7", "1e400", "1_0"]
+    for more in ("3", "x", ""):
+        one, other = cells.numbers(column), cells.numbers([*column, more])
+        np.testing.assert_array_equal(one, other[: len(column)])
+    np.testing.assert_array_equal(cells.numbers(["5\0"]), cells.numbers(["5\0", "x"])[:1])
+
+
+def test_a_long_text_takes_its_own_memory_only() -> None:
+    column = ["5"] * 2000 + ["x" * 500_000]
+    tracemalloc.start()
+    try:
+        cells.numbers(column)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
 
 
 # Files

@@ -194,7 +194,7 @@ def test_rows_without_the_target_are_predicted_too(
 
 def test_a_run_verifies_and_every_change_is_noticed(run: Path, tmp_path: Path) -> None:
     assert all(check.passed for check in verify(run))
-    for name in ("model.safetensors", "model.json", "plan.json", "ledger.jsonl"):
+    for name in ("model.safetensors", "model.json", "plan.json", "ledger.jsonl", "load.py"):
         copy = tmp_path / name
         shutil.copytree(run / "public", copy / "public")
         path = copy / "public" / name
@@ -203,6 +203,27 @@ def test_a_run_verifies_and_every_change_is_noticed(run: Path, tmp_path: Path) -
         content[place] = content[place] ^ 1
         path.write_bytes(bytes(content))
         assert cli.main(["verify", str(copy)]) in (1, 2), name
+
+
+def test_a_model_that_is_not_the_published_one_does_not_predict(
+    run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("model.safetensors", "model.json"):
+        shutil.copytree(run / "public", tmp_path / name)
+        path = tmp_path / name / name
+        content = path.read_bytes()
+        path.write_bytes(
+            content[:-9] + bytes([content[-9] ^ 1]) + content[-8:] if name != "model.json" else content + b" "
+        )
+        assert cli.main(["predict", str(tmp_path / name), str(data)]) == 2
+        assert f"{name} isn't the file that was published" in capsys.readouterr().err
+
+
+def test_a_model_in_a_run_that_is_not_finished_is_noticed(run: Path, data: Path, tmp_path: Path) -> None:
+    start(request(data), Folder(tmp_path / "run")).pause()
+    assert all(check.passed for check in verify(tmp_path / "run"))
+    shutil.copy(run / "public" / "model.safetensors", tmp_path / "run" / "public")
+    assert not all(check.passed for check in verify(tmp_path / "run"))
 
 
 def test_a_shortened_ledger_is_noticed(run: Path, tmp_path: Path) -> None:
@@ -292,6 +313,40 @@ def pictures(seed: int, count: int) -> list[list[str]]:
     for image, flat, place in zip(images, lying, rng.integers(1, 7, count), strict=True):
         (image if flat else image.T)[place] = 255
     return [[*map(str, i.ravel()), "lies" if flat else "stands"] for i, flat in zip(images, lying, strict=True)]
+
+
+def test_users_whose_ids_differ_in_a_last_nul_are_two(tmp_path: Path) -> None:
+    lines = [[str(20 + row), f"u{row // 4}" + "\0" * (row % 2), "yes" if row % 3 else "no"] for row in range(40)]
+    path = table(tmp_path / "a.csv", header="age,who,likes", lines=lines)
+    columns = {"age": declaration("age", COLUMNS["age"])}
+    asked = request(path, reading=Reading("likes", "who"), schema=Schema(columns=columns), records=20, hold_out=0.0)
+    assert len(set(start(asked, Folder(tmp_path / "run"))._users.tolist())) == 20
+
+
+def test_whether_any_record_was_drawn_is_not_published(tmp_path: Path) -> None:
+    lines = [[str(30 + row), str(row)] for row in range(3)]
+    columns = {"age": declaration("age", COLUMNS["age"])}
+    found = []
+    for count in (len(lines) - 1, len(lines)):
+        path = table(tmp_path / f"{count}.csv", header="age,likes", lines=lines[:count])
+        asked = request(
+            path,
+            schema=Schema(columns=columns),
+            records=3,
+            classes=None,
+            target_bounds=(0.0, 5.0),
+            hold_out=0.0,
+            recipe=Recipe(1 / 32, steps=5, hidden=2),
+            seed=14,  # five steps that draw the last record alone
+        )
+        session = start(asked, Folder(tmp_path / f"run{count}"))
+        drawn = sum(session.private.local.size for _ in session.steps())
+        session.finish()
+        plan = json.loads(session.folder.plan.read_text())
+        found.append((drawn, {name: plan[name] for name in plan if name not in ("run", "finished")}))
+    (none, one), (some, other) = found
+    assert none == 0 < some
+    assert one == other
 
 
 def test_rows_of_pixels_are_learnt_as_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hush.runs.folder import read_json
+from hush.runs.folder import digest, read_json
 from hush.runs.networks import Network
 from hush.tabular import cells as reading
 from hush.tabular.columns import Column, Number, check_range
@@ -163,6 +163,7 @@ class Published:
         weights = place / "model.safetensors"
         if not weights.is_file():
             raise ValueError(f"{weights} is missing: the run isn't finished; go on with it by `hush resume`.")
+        _refuse_others(place)
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -215,3 +216,13 @@ class Published:
         card = self.card
         shape = None if card.pixels is None or card.network.image is None else card.network.image[1:]
         return Reading(target or card.target, None, inputs, delimiter, card.image_size, card.grey, shape, card.pixels)
+
+
+def _refuse_others(public: Path) -> None:
+    """Refuse a model that isn't the one its manifest was written for."""
+    if not (public / "manifest.json").exists():
+        return  # the model alone was handed on
+    files = read_json(public / "manifest.json").get("files")
+    for name in ("model.json", "model.safetensors"):
+        if not isinstance(files, dict) or digest(public / name) != files.get(name):
+            raise ValueError(f"{public / name} isn't the file that was published; `hush verify` says more.")

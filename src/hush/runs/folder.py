@@ -18,6 +18,9 @@ from typing import Any
 
 from hush.journal import sync
 
+BOUND = ("model.safetensors", "model.json", "plan.json", "load.py")
+"""The public files whose digests the manifest holds."""
+
 WARNING = "NOT-FOR-RELEASE.txt"
 _WORDS = """This folder is private. It holds what was computed from the records without noise (losses, scores, gradient
 norms), where the records lie, and the key of the noise: whoever has it can take the noise off the model.

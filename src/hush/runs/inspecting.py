@@ -10,7 +10,7 @@ from typing import Any
 from hush.accounting import Gaussian, Mechanism, compose
 from hush.ledger import CorruptLedgerError, Ledger, Spent
 from hush.plan import Plan
-from hush.runs.folder import Folder, digest, read_json
+from hush.runs.folder import BOUND, Folder, digest, read_json
 from hush.tabular.survey import Question
 
 
@@ -109,7 +109,8 @@ def verify(run: Path) -> tuple[Check, ...]:
     if found.folder.manifest.exists():
         checks += _manifest_checks(found)
     else:
-        checks.append(Check(not found.finished, "the run isn't finished, so no model is published"))
+        unfinished = not found.finished and not found.folder.weights.exists()
+        checks.append(Check(unfinished, "the run isn't finished, so no model is published"))
     return tuple(checks)
 
 
@@ -142,7 +143,7 @@ def _manifest_checks(found: Inspected) -> list[Check]:
     except CorruptLedgerError as error:
         checks.append(Check(False, str(error)))
     files = manifest.get("files")
-    for name in ("model.safetensors", "model.json", "plan.json"):
+    for name in BOUND:
         path = found.folder.public / name
         recorded = files.get(name) if isinstance(files, dict) else None
         checks.append(Check(path.is_file() and digest(path) == recorded, f"{name} is the file that was published"))

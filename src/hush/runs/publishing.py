@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from hush import __version__
 from hush.runs.card import LOADER, Card
-from hush.runs.folder import Folder, digest, read_json, write_json, write_text
+from hush.runs.folder import BOUND, Folder, digest, read_json, write_json, write_text
 
 if TYPE_CHECKING:
     from torch import nn
 
     from hush.training import Private
-
-BOUND = ("model.safetensors", "model.json", "plan.json")
-"""The files whose digests the manifest holds."""
 
 
 def publish(folder: Folder, card: Card, model: nn.Module, private: Private) -> None:
@@ -29,7 +26,6 @@ def publish(folder: Folder, card: Card, model: nn.Module, private: Private) -> N
     plan = read_json(folder.plan) | {
         "steps_done": private.steps_done,
         "key": private.key.report(),
-        "notes": list(private.notes),
         "versions": versions(),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

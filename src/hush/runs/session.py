@@ -293,8 +293,13 @@ def _session(folder: Folder, card: Card, private: Private, train: Data, held: Da
         raise ValueError(
             "The records don't fit into memory as numbers; leave columns out or give fewer rows."
         ) from None
-    users = None if kept.users is None else np.array(kept.users)
-    return Session(folder, card, private, (x, y), held, users)
+    return Session(folder, card, private, (x, y), held, None if kept.users is None else _numbered(kept.users))
+
+
+def _numbered(users: Sequence[str]) -> NDArray[np.int64]:
+    """Users by numbers: NumPy's texts drop a NUL at the end, and two users would be clipped as one."""
+    numbers = {user: number for number, user in enumerate(dict.fromkeys(users))}
+    return np.array([numbers[user] for user in users], dtype=np.int64)
 
 
 def _secrets(request: Request, known: Prepared, secret: bytes, ledger: Path | None) -> dict[str, Any]:

@@ -62,12 +62,16 @@ def date(cell: str) -> float | None:
 
 
 def numbers(cells: Sequence[str]) -> Floats:
-    """The numbers of a column, NaN where a cell holds none."""
+    """The numbers of a column, NaN where a cell holds none.
+
+    Both ways read a cell by `float`.  NumPy's fixed-width texts would not: they drop a NUL at the end, so that whether
+    "5\\0" is a number would depend on the other rows, and one long text would take its memory in every row.
+    """
     try:
-        quick = np.asarray(cells, dtype=np.str_).astype(np.float64)
+        quick = np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
         quick = np.array([np.nan])
-    if len(quick) == len(cells) and np.isfinite(quick).all() and not any("_" in cell for cell in cells):
+    if np.isfinite(quick).all() and not any("_" in cell for cell in cells):
         return quick
     return np.array([math.nan if (value := number(cell)) is None else value for cell in cells], dtype=np.float64)
 
