@@ -115,7 +115,7 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
         lines.append(
             f"- **hush does better at an honest epsilon**: {reached.count('reached')} of {len(reached) - waiting} "
             "targets are reached at a certified epsilon no larger than the one that was claimed"
-            + (f"; {waiting} more rows haven't been run yet." if waiting else ".")
+            + (f"; still to be run: {waiting}." if waiting else ".")
         )
     lines = [*(_wrapped(line, "  ") for line in lines), ""]
     if claims:
