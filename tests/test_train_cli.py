@@ -153,6 +153,12 @@ def test_nothing_private_is_in_the_public_folder(run: Path, data: Path) -> None:
             assert word not in text, (path, word)
 
 
+def test_how_long_steps_took_is_not_published(run: Path) -> None:
+    for path in (run / "public").iterdir():
+        if path.name != "model.safetensors":
+            assert not re.search(r"\d\d:\d\d:\d\d", path.read_text()), path.name
+
+
 def test_what_was_spent_is_the_promise_and_not_more(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["spent", str(run), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -265,7 +265,8 @@ class Ledger:
             raise ValueError(f"The ledger has {has}, not {self._wish}; open it without a budget, or start another.")
 
     def _append(self, record: dict[str, Any]) -> str:
-        stamp = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        # the day only: how long steps take depends on the records, and a ledger may be published
+        stamp = {"time": time.strftime("%Y-%m-%d", time.gmtime())}
         return self._journal.append(record | stamp)
 
     def _run(self, run: str) -> Run:

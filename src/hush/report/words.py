@@ -79,9 +79,10 @@ def not_private(found: Inspected) -> list[str]:
     terms = found.terms
     items = [
         "The names of the columns and of the target, and everything in plan.json: settings, noise, learning rates.",
-        "Whatever was declared: kinds and bounds of columns, categories, classes. Whoever declared them should not "
-        "have read them off the records.",
-        "That the run was made at all, and when. It tells that the file could be read and fits its declarations.",
+        "Whatever was declared: kinds and bounds of columns, categories, classes (for images the subfolders' names). "
+        "Whoever declared them should not have read them off the records.",
+        "That the run was made at all, and when. It tells that the file could be read, fits its declarations, "
+        "and that its targets are not all the same.",
     ]
     if terms.get("records") is not None:
         items.append(f"The number of {found.unit}s, declared as {int(terms['records']):,}.")

@@ -27,7 +27,7 @@ def publish(folder: Folder, card: Card, model: nn.Module, private: Private) -> N
         "steps_done": private.steps_done,
         "key": private.key.report(),
         "versions": versions(),
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "finished": time.strftime("%Y-%m-%d", time.gmtime()),  # no time of day: how long it took is private
     }
     write_json(folder.plan, plan)
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
