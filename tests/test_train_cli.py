@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 
 from hush import Private, cli, noise
 from hush.accounting import Gaussian, Guarantees
-from hush.ledger import Ledger
+from hush.ledger import Budget, Ledger
 from hush.runs import load
 from hush.runs.folder import Folder
 from hush.runs.inspecting import inspect, total, verify
@@ -485,6 +485,38 @@ def test_ctrl_c_stops_cleanly_and_resume_goes_on(data: Path, schema: Path, tmp_p
     done = session.private.steps_done
     assert inspect(tmp_path / "run").steps_charged == done  # what was reserved ahead is given back
     assert next(session.steps()).step == done + 1
+
+
+def test_runs_that_protect_rows_and_users_do_not_share_a_ledger(tmp_path: Path) -> None:
+    lines = [[str(20 + row % 60), f"u{row // 4}", "yes" if row % 3 else "no"] for row in range(40)]
+    path = table(tmp_path / "a.csv", header="age,who,likes", lines=lines)
+    columns = {"age": declaration("age", COLUMNS["age"])}
+    asked = request(path, schema=Schema(columns=columns | {"who": declaration("who", {"kind": "text"})}), epsilon=1.0)
+    by_user = request(path, reading=Reading("likes", "who"), schema=Schema(columns=columns), records=10, epsilon=0.1)
+    start(asked, Folder(tmp_path / "rows"), tmp_path / "ledger")
+    before = (tmp_path / "ledger").read_bytes()
+    with pytest.raises(ValueError, match="one record, and this one is to protect one user"):
+        start(by_user, Folder(tmp_path / "users"), tmp_path / "ledger")
+    assert (tmp_path / "ledger").read_bytes() == before
+    assert not (tmp_path / "users").exists()
+
+
+def test_a_run_verifies_though_another_writes_to_its_ledger_meanwhile(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "ledger"
+    other = Ledger(shared, Budget(10.0, 1e-3)).register({"name": "another"}, Gaussian(10.0))
+    session = start(request(data), Folder(tmp_path / "run"), shared)
+    copy = shutil.copyfile
+
+    def copied(*places: Any) -> Any:
+        found = copy(*places)
+        Ledger(shared).finish(other)
+        return found
+
+    monkeypatch.setattr(shutil, "copyfile", copied)
+    train_to_the_end(session)
+    assert all(check.passed for check in verify(tmp_path / "run"))
 
 
 def test_runs_may_share_a_ledger_and_its_budget(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

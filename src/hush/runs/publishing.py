@@ -22,7 +22,7 @@ def publish(folder: Folder, card: Card, model: nn.Module, private: Private) -> N
     """Write the model, its loader, and a manifest with the digests of everything and the ledger's head."""
     from safetensors.torch import save_file
 
-    ledger, run = private.spending.ledger, private.spending.run
+    run, head = private.spending.run, private.spending.ledger.head  # once: others may write to a shared one meanwhile
     plan = read_json(folder.plan) | {
         "steps_done": private.steps_done,
         "key": private.key.report(),
@@ -32,14 +32,14 @@ def publish(folder: Folder, card: Card, model: nn.Module, private: Private) -> N
     write_json(folder.plan, plan)
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     beside = folder.weights.with_name(".model.safetensors")
-    save_file(weights, beside, metadata={"run": run, "ledger": ledger.head})
+    save_file(weights, beside, metadata={"run": run, "ledger": head})
     beside.replace(folder.weights)
     write_text(folder.loader, LOADER)
     path = private.spending.path
     if path is not None and path.resolve() != folder.ledger.resolve():
         shutil.copyfile(path, folder.ledger)  # as it stands now; it may belong to other runs as well
     digests = {name: digest(folder.public / name) for name in BOUND}
-    write_json(folder.manifest, {"run": run, "ledger_head": ledger.head, "files": digests})
+    write_json(folder.manifest, {"run": run, "ledger_head": head, "files": digests})
 
 
 def versions() -> dict[str, str]:

@@ -173,6 +173,7 @@ def start(request: Request, folder: Folder, ledger: Path | None = None) -> Sessi
         write_json(folder.settings, request.settings() | _secrets(request, known, secret, ledger), mode=0o600)
         place = folder.ledger if ledger is None else ledger
         book = Ledger(place, None if place.exists() else Budget(request.epsilon, request.delta))
+        _refuse_other_units(book, request.unit)
         run = book.register(terms, total(terms), block=min(64, max(1, request.recipe.steps // 50)))
     except (ValueError, OSError):
         folder.remove()  # nothing was charged, so nothing is lost
@@ -237,6 +238,17 @@ def _teller(asked: Sequence[survey.Question], book: Ledger, run: str, key: Key) 
         return np.rint(noisy.numpy().astype(np.float64))
 
     return ask
+
+
+def _refuse_other_units(book: Ledger, unit: str) -> None:
+    """A sum over runs holds for what all of them protect: one more row of a user isn't one more user."""
+    for plan in (summary.plan for summary in book.runs):
+        other = plan.get("unit") if isinstance(plan, dict) else None
+        if other not in (None, unit):
+            raise ValueError(
+                f"The ledger {book.path} has a run that protects one {other}, and this one is to protect one {unit}; "
+                "their sum would hold for neither, so give another --ledger."
+            )
 
 
 def _terms(request: Request, asked: Sequence[survey.Question]) -> dict[str, Any]:
