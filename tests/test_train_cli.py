@@ -380,6 +380,16 @@ def test_rows_of_pixels_are_learnt_as_images(tmp_path: Path, capsys: pytest.Capt
 # Stopping and going on
 
 
+def test_images_too_small_for_features_are_learnt_as_numbers(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 5, 5)).astype(np.uint8)
+    np.savez(tmp_path / "a.npz", x=pixels, y=np.arange(60) % 2)
+    declared = ["--records", "60", "--classes", "0,1", "--steps", "2", "--epsilon", "3", "--delta", "1e-4"]
+    run = tmp_path / "run"
+    assert cli.main(["train", str(tmp_path / "a.npz"), "--target", "y", *declared, "-o", str(run)]) == 0
+    assert cli.main(["predict", str(run), str(tmp_path / "a.npz"), "-o", str(tmp_path / "b.csv")]) == 0
+    assert len((tmp_path / "b.csv").read_text().splitlines()) == 61
+
+
 def test_a_paused_run_resumes_to_the_same_bits(data: Path, tmp_path: Path) -> None:
     train_to_the_end(start(request(data), Folder(tmp_path / "whole")))
     session = start(request(data), Folder(tmp_path / "parts"))

@@ -88,10 +88,13 @@ class Card:
         if self.bounds is None or self.columns is not None:
             raise ValueError("The model was trained on a table; give it a table, not arrays or images.")
         shape = (self.network.inputs,) if self.network.image is None else self.network.image
-        if data.inputs.shape[1:] != shape:
+        inputs = data.inputs
+        if self.network.image is None:  # too small for an image's features: its numbers as they are
+            inputs = inputs.reshape(len(inputs), math.prod(inputs.shape[1:]))
+        if inputs.shape[1:] != shape:
             raise ValueError(f"The model was trained on records of shape {shape}, got {data.inputs.shape[1:]}.")
         low, high = self.bounds
-        values = np.nan_to_num(data.inputs.astype(np.float32), nan=(low + high) / 2)
+        values = np.nan_to_num(inputs.astype(np.float32), nan=(low + high) / 2)
         scaled = (2 * (np.clip(values, low, high) - low) / (high - low) - 1).astype(np.float32)
         return self.network.prepared(scaled)
 
@@ -203,6 +206,10 @@ class Published:
         names = self.card.columns or self.card.pixels
         if names is None:
             raise ValueError("The model was trained on arrays or images; use predict_file.")
+        for row in rows:
+            for name in names:
+                if name not in row:
+                    raise ValueError(f"A row lacks the column {name!r}, which the model was trained on; None is a gap.")
         table = {n: ["" if row.get(n) is None else str(row[n]) for row in rows] for n in names}
         data = Data(Table(table), None)
         return [answer for answer, _ in self.answers(data if self.card.pixels is None else pictured(data, self.how()))]
