@@ -232,6 +232,17 @@ def test_a_model_in_a_run_that_is_not_finished_is_noticed(run: Path, data: Path,
     assert not all(check.passed for check in verify(tmp_path / "run"))
 
 
+def test_no_report_is_written_of_a_plan_that_was_not_registered(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run / "public", tmp_path / "run" / "public")
+    path = tmp_path / "run" / "public" / "plan.json"
+    path.write_text(path.read_text().replace('"unit": "record"', '"unit": "user"'))
+    for command in ("report", "spent"):
+        assert cli.main([command, str(tmp_path / "run")]) == 2
+        assert "isn't the plan that its ledger registered" in capsys.readouterr().err
+
+
 def test_a_shortened_ledger_is_noticed(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run / "public", tmp_path / "run" / "public")
     path = tmp_path / "run" / "public" / "ledger.jsonl"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hush.accounting import Gaussian, Mechanism, compose
-from hush.ledger import CorruptLedgerError, Ledger, Spent
+from hush.ledger import CorruptLedgerError, Ledger, RunSummary, Spent
 from hush.plan import Plan
 from hush.runs.folder import BOUND, Folder, digest, read_json
 from hush.tabular.survey import Question
@@ -56,7 +56,14 @@ class Inspected:
 
 
 def inspect(run: Path) -> Inspected:
-    """Read a run's public part: its plan, and its ledger where it is kept."""
+    """A run's public part: its plan, which must be the one that was registered, and its ledger where it is kept."""
+    found = _read(run)
+    if not _same(_registered(found).plan, found.terms):
+        raise ValueError(f"{found.folder.plan} isn't the plan that its ledger registered; `hush verify` says more.")
+    return found
+
+
+def _read(run: Path) -> Inspected:
     folder = Folder(run)
     folder.check()
     written = read_json(folder.plan)
@@ -94,11 +101,11 @@ class Check:
 def verify(run: Path) -> tuple[Check, ...]:
     """The ledger's chain and head, the plan and the model belong together."""
     try:
-        found = inspect(run)
+        found = _read(run)
     except CorruptLedgerError as error:
         return (Check(False, f"the ledger's chain is broken: {error}"),)
     checks = [Check(True, "the ledger's chain is whole" + "".join(f"; {r}" for r in found.ledger.verify()))]
-    registered = next(s for s in found.ledger.runs if s.run == found.run)
+    registered = _registered(found)
     checks.append(
         Check(_same(registered.plan, found.terms), "the plan's terms are those registered before the first release")
     )
@@ -112,6 +119,10 @@ def verify(run: Path) -> tuple[Check, ...]:
         unfinished = not found.finished and not found.folder.weights.exists()
         checks.append(Check(unfinished, "the run isn't finished, so no model is published"))
     return tuple(checks)
+
+
+def _registered(found: Inspected) -> RunSummary:
+    return next(summary for summary in found.ledger.runs if summary.run == found.run)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -27,7 +27,7 @@ from hush.ledger import Budget, Ledger
 from hush.runs import publishing
 from hush.runs.card import Card, Published
 from hush.runs.folder import Folder, read_json, write_json
-from hush.runs.inspecting import total
+from hush.runs.inspecting import inspect, total
 from hush.runs.preparing import Prepared, prepare
 from hush.runs.recipe import Recipe
 from hush.runs.request import Request
@@ -203,6 +203,7 @@ def resume(folder: Folder, data: Path | None = None) -> Session:
             f"The run in {folder.path} stopped before its first step; what it asked stays charged in its ledger. "
             "Start another one."
         )
+    inspect(folder.path)
     card = Card.from_dict(read_json(folder.card))
     try:
         reading, secret = Reading(**settings["reading"]), bytes.fromhex(settings["secret"])
