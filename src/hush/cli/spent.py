@@ -16,6 +16,7 @@ def command(run: RunArgument, as_json: JsonOption = False) -> None:
     Example: hush spent data-run
     """
     with told_plainly():
+        from hush.runs.folder import Folder
         from hush.runs.inspecting import inspect
 
         found = inspect(run)
@@ -25,13 +26,16 @@ def command(run: RunArgument, as_json: JsonOption = False) -> None:
         answer |= {"finished": found.finished, "steps": found.steps_charged, "steps_planned": found.terms["steps"]}
         print(json.dumps(answer, indent=2))
         return
+    state = "finished" if found.finished else f"not finished: hush resume {run}"
+    if Folder(run).stuck:
+        state = "stopped before its first step; it can't go on, and what it asked stays charged"
     rows = {
         "spent": f"{down(spent.lower)} <= epsilon <= {up(spent.upper)} at delta = {found.delta:g}",
         "steps": f"{found.steps_charged} of {found.terms['steps']} charged",
         "survey": f"{len(found.terms['questions'])} questions asked of the data, with noise",
         "planned": f"epsilon <= {up(planned.upper)}: what holds if the run is stopped because of what it showed",
         "neighbours": f"add/remove one {found.unit}",
-        "state": "finished" if found.finished else f"not finished: hush resume {run}",
+        "state": state,
     }
     quoted = spent.upper if found.finished else planned.upper
     print_answer(f"quote epsilon <= {up(quoted, 4)} at delta = {found.delta:g}", str(found.spent), rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -217,7 +218,7 @@ def command(
     Example: hush train data.csv --target income --epsilon 3 --delta 1e-6
     """
     with told_plainly():
-        from hush.cli.watching import watch
+        from hush.cli.watching import STOPPED, watch
         from hush.runs.folder import Folder
         from hush.runs.recipe import Recipe, default_rate
         from hush.runs.request import Request
@@ -246,5 +247,10 @@ def command(
             seed=seed,
         )
         output = output or Path(f"{data.name.removesuffix(data.suffix) or data.resolve().name}-run")
-        session = start(request, Folder(output), ledger)
+        try:
+            session = start(request, Folder(output), ledger)
+        except KeyboardInterrupt:
+            asked = f" What it asked of the data stays charged: hush spent {output}." if output.exists() else ""
+            print(f"Stopped before the first step; this run can't go on.{asked}", file=sys.stderr)
+            return STOPPED
     return watch(session, output)

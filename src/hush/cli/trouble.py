@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +24,9 @@ def told_plainly(charged: bool = False) -> Iterator[None]:
         raise ValueError(
             f"There isn't enough memory for this; give fewer rows or columns, or a lower --rate.{kept}"
         ) from None
+    except BrokenPipeError:  # whoever reads the output has seen enough: head, less
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
     except OSError as error:
         if error.errno in _FULL:
             raise ValueError(_full(charged)) from error

@@ -22,4 +22,6 @@ def command(run: RunArgument) -> int:
     wrong = [check for check in checks if not check.passed]
     if wrong:
         print(f"Error: {len(wrong)} of {len(checks)} checks failed.", file=sys.stderr)
+    else:
+        print(f"All {len(checks)} checks passed.")
     return 1 if wrong else 0

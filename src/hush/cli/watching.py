@@ -16,6 +16,7 @@ from hush.cli.printing import up
 from hush.cli.trouble import told_plainly
 
 if TYPE_CHECKING:
+    from hush.runs.card import Card
     from hush.runs.session import Session
 
 STOPPED = 130
@@ -108,6 +109,7 @@ def _tell(session: Session, last: dict[str, Any], run: Path) -> None:
     rows = {
         "publish": f"{run}/public: model, loader, plan, ledger, report.html",
         "keep": f"{run}/private: checkpoint, local metrics, report-local.html; not for release",
+        "columns": _columns(card),
         "model": f"{card.network.inputs} features, "
         + (f"{len(card.classes)} classes" if card.classes is not None else f"the number {card.target!r}"),
     }
@@ -116,10 +118,35 @@ def _tell(session: Session, last: dict[str, Any], run: Path) -> None:
         rows["hold-out"] = (
             f"{what} of {session._held.records} (LOCAL ONLY: not paid for, so don't publish or choose by it)"
         )
+    if plan.delta * plan.records > 1:
+        rows["warning"] = f"delta is above one over the {plan.records:,} {plan.unit}s: one of them might be published"
     if session.private.steps_done < plan.steps:
         rows["stopped"] = f"after {session.private.steps_done} of {plan.steps} steps: the budget was used up by a crash"
     print_answer(
         f"epsilon <= {up(session.epsilon(), 4)} at delta = {plan.delta:g}",
-        f"The model is private for adding or removing one {plan.unit}; hush report {run} explains what that means.",
-        rows,
+        f"The model is private for adding or removing one {plan.unit}; hush report {run} explains what that means. "
+        "Another run on the same records costs again; --ledger FILE keeps one budget for all of them.",
+        {name: words for name, words in rows.items() if words},
     )
+
+
+def _columns(card: Card) -> str:
+    """What a table's columns were taken for: declared, or told by the survey."""
+    if card.columns is None:
+        return ""
+    named: dict[str, list[str]] = {}
+    for name, column in card.columns.items():
+        named.setdefault(column.kind, []).append(name)
+    parts = [f"{len(named[kind])} {words}" for kind, words in _KINDS.items() if kind in named]
+    if "text" in named:
+        parts.append(f"free texts: {_some(named['text'])} (a schema can ignore them or declare numbers)")
+    if "ignore" in named:
+        parts.append(f"left out: {_some(named['ignore'])} (lost in the noise; a schema can declare them)")
+    return ", ".join(parts)
+
+
+_KINDS = {"number": "of numbers", "date": "of dates", "category": "of categories"}
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

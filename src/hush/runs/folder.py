@@ -81,15 +81,29 @@ class Folder:
     def create(self) -> None:
         """Make the folders; a run never goes over another one."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise ValueError(
-                f"{self.path} is there already; go on with it by `hush resume {self.path}`, or give another --output."
-            )
+            raise ValueError(f"{self.path} is there already; {self._how_to_go_on()}")
         try:
             self.public.mkdir(parents=True)
             self.private.mkdir(mode=0o700)
+            write_text(self.private / ".gitignore", "*\n", mode=0o600)
             write_text(self.private / WARNING, _WORDS, mode=0o600)
         except OSError as error:
             raise ValueError(f"{self.path} can't be written: {error.strerror or error}.") from error
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the run stopped before its first step: what it asked is charged, and it can't go on."""
+        return not self.manifest.exists() and not (self.checkpoint / "checkpoint.json").exists()
+
+    def _how_to_go_on(self) -> str:
+        if self.manifest.exists():
+            return (
+                "give another --output, and remember that a second run on the same records costs again (--ledger keeps "
+                "one budget for all of them)."
+            )
+        if self.stuck:
+            return "it stopped before its first step and can't go on; give another --output, or remove it."
+        return f"go on with it by `hush resume {self.path}`, or give another --output."
 
     def remove(self) -> None:
         """Take away what `create` made, for a run that couldn't begin."""

@@ -1,0 +1,80 @@
+"""What `hush train` and its sisters say to somebody who is new to them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from hush import cli
+from hush.runs import load, session
+
+DECLARED = ["--records", "200", "--classes", "no,yes", "--bounds", "0:100", "--epsilon", "3", "--steps", "3"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rows = [f"{age},{'yes' if age > 40 else 'no'}" for age in range(20, 60) for _ in range(5)]
+    (tmp_path / "likes.csv").write_text("\n".join(["age,likes", *rows, ""]))
+    return tmp_path / "likes.csv"
+
+
+def train(data: Path, delta: str = "1e-4") -> int:
+    run = str(data.parent / "run")
+    return cli.main(["train", str(data), "--target", "likes", "--output", run, "--delta", delta, *DECLARED])
+
+
+def test_the_columns_and_the_price_of_another_run_are_told(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(data) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "columns 1 of numbers" in told
+    assert "Another run on the same records costs again" in told
+    assert "warning" not in told
+    assert train(data) == 2
+    assert "a second run on the same records costs again" in capsys.readouterr().err
+    assert cli.main(["verify", str(data.parent / "run")]) == 0
+    assert "checks passed" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="lacks the column 'age'"):
+        load(data.parent / "run").predict([{"agee": 3}])
+
+
+def test_a_delta_above_one_over_the_records_is_flagged(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(data, delta="0.01") == 0
+    assert "delta is above one over the 180 records" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_that_stopped_before_its_first_step_is_called_so(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "_private", interrupted)
+    assert train(data) == 130
+    assert "Stopped before the first step" in capsys.readouterr().err
+    run = str(data.parent / "run")
+    assert cli.main(["spent", run]) == 0
+    assert "it can't go on" in " ".join(capsys.readouterr().out.split())
+    assert train(data) == 2
+    assert "can't go on; give another --output" in capsys.readouterr().err
+
+
+def test_output_that_nobody_reads_any_more_is_no_error(data: Path) -> None:
+    assert train(data) == 0
+    many = data.with_name("many.csv")
+    many.write_text("age\n" + "30\n" * 20_000)
+    code = "import sys; from hush.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "predict", str(data.parent / "run"), str(many)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
