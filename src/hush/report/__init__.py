@@ -84,8 +84,8 @@ def _public(found: Inspected) -> tuple[list[str], list[Plot]]:
         page.paragraphs(
             [
                 "Every release was entered into the ledger, and synced to the disk, before it was made. The ledger's "
-                "records are chained by digests; `hush verify` checks the chain, that the plan is the one registered "
-                "before the first release, and that the model is this run's. Whoever can rewrite all these files "
+                "records are chained by digests; the command hush verify checks the chain, that the plan is the one "
+                "registered before the first release, and that the model is this run's. Whoever can rewrite all files "
                 "together, this page included, can't be caught by digests: keep the ledger's digest elsewhere.",
             ]
         ),

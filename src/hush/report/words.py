@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hush.accounting.errors import ErrorCurve
+from hush.runs.folder import read_json
 from hush.runs.inspecting import Inspected
 
 ALARMS = (0.001, 0.01, 0.05, 0.1, 0.25)
@@ -127,10 +128,15 @@ def settings(found: Inspected) -> dict[str, str]:
     terms, plan = found.terms, found.written.get("plan") or {}
     recipe: dict[str, Any] = terms.get("recipe") or {}
     unit = found.unit
+    known = "declared" if terms.get("records") is not None else "released with noise"
+    aside = float(terms.get("hold_out") or 0)
     rows = {
+        "what it predicts": _predicted(found),
         "who is protected": f"one {unit} (neighbours: add/remove one {unit})",
         "sampling": f"Poisson: every {unit} by its own coin of probability {terms['rate']:g} in each step",
-        f"{unit}s (declared or released)": f"{plan['records']:,}" if "records" in plan else "not yet released",
+        f"{unit}s trained on": f"{plan['records']:,} ({known}" + (f", {aside:.0%} put aside)" if aside else ")")
+        if "records" in plan
+        else "not yet released",
         "expected batch": f"{float(plan['batch']):,.6g}" if "batch" in plan else "not yet released",
         "steps": f"{terms['steps']:,} ({terms['steps'] * terms['rate']:.4g} epochs)",
         "clipping": f"every {unit}'s gradient scaled to at most norm {recipe.get('clip', '?')}",
@@ -143,4 +149,16 @@ def settings(found: Inspected) -> dict[str, str]:
         rows["versions"] = ", ".join(f"{name} {number}" for name, number in versions.items())
     if found.written.get("finished"):
         rows["finished"] = str(found.written["finished"])
-    return rows
+    return {name: words for name, words in rows.items() if words}
+
+
+def _predicted(found: Inspected) -> str:
+    """What the published model answers; nothing before there is one."""
+    if not found.folder.card.exists():
+        return ""
+    card = read_json(found.folder.card)
+    name, classes = str(card.get("target") or "the class"), card.get("classes")
+    if not classes:
+        return f"{name}, a number"
+    shown = ", ".join(map(str, classes[:8])) + (f" and {len(classes) - 8} more" if len(classes) > 8 else "")
+    return f"{name}: {shown}"
