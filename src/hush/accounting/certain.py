@@ -39,7 +39,7 @@ class Known:
 class Below:
     """All steps below an edge each: log of the chance of it without the record, and with it.
 
-    The errors of both follow from Gaussian tails that are good to 4e-13 of themselves.
+    The errors of both follow from Gaussian tails that are good to 4e-13 of themselves, and a little less far out.
     """
 
     log_absent: float
@@ -58,29 +58,45 @@ class Below:
 
 
 def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
-    log_absent, log_ratio, doubt_ratio = 0.0, 0.0, 0.0
+    log_absent, log_ratio, doubt_absent, doubt_ratio = 0.0, 0.0, 0.0, 0.0
     for step, edge in edges:
         spread = np.sqrt(1 + edge.width**2)
-        log_below = float(log_ndtr(edge.place / spread))
-        log_hit_below = float(log_ndtr((edge.place - 1 / step.noise) / spread))
+        at, hit_at = edge.place / spread, (edge.place - 1 / step.noise) / spread
+        log_below, log_hit_below = float(log_ndtr(at)), float(log_ndtr(hit_at))
+        share, hit_share = _share(at, step), _share(hit_at, step)
         # log of P(below)/Q(below), from what is above if that is little
-        above = float(ndtr(-edge.place / spread))
-        hit_above = float(ndtr((1 / step.noise - edge.place) / spread))
+        above, hit_above = float(ndtr(-at)), float(ndtr(-hit_at))
         if log_below < -0.5:
-            change = np.expm1(log_hit_below - log_below)
-            unsure = 4e-13 * (abs(log_hit_below) + abs(log_below)) * np.exp(log_hit_below - log_below)
+            kept, change = float(np.exp(log_hit_below - log_below)), float(np.expm1(log_hit_below - log_below))
+            unsure_kept = hit_share * (1 + abs(log_hit_below)) + share * (1 + abs(log_below))
+            unsure = unsure_kept * kept
         else:
-            change, unsure = (above - hit_above) / np.exp(log_below), 5 * (_unsure(above) + _unsure(hit_above))
+            change = (above - hit_above) / float(np.exp(log_below))
+            unsure = 5 * (_unsure(above, share) + _unsure(hit_above, hit_share))
+        unsure += 4 * UNIT_ROUNDOFF * abs(change)
         one = float(np.log1p(step.rate * change))
+        if log_below < -0.5 and change < -0.5 and step.rate > 0.5:
+            # 1 + p change would lose digits where p is near 1; 1 - p is exact
+            one = float(np.log((1 - step.rate) + step.rate * kept))
+            unsure = (unsure_kept + 8 * UNIT_ROUNDOFF) * kept + 8 * UNIT_ROUNDOFF * float(np.exp(one))
         log_absent += step.count * log_below
         log_ratio += step.count * one
-        doubt_ratio += step.count * (1e-15 * abs(one) + step.rate * float(unsure) * float(np.exp(-one)))
-    return Below(log_absent, log_ratio, 4e-13 * abs(log_absent), doubt_ratio)
+        doubt_absent += step.count * share * abs(log_below)
+        doubt_ratio += step.count * (1e-15 * abs(one) + step.rate * unsure * float(np.exp(-one)))
+    return Below(log_absent, log_ratio, doubt_absent, doubt_ratio)
 
 
-def _unsure(chance: float) -> float:
-    """How far Phi may be off: by 4e-13 of the smaller tail, and, near 1, by an ulp."""
-    return 4e-13 * chance if chance < 0.5 else 4e-13 * (1 - chance) + 2.0**-52
+def _share(at: float, step: Step) -> float:
+    """How far the tail Phi(-|y|) or its logarithm may be off, relatively: 4e-13, and far out by what y has lost.
+
+    y = (place - mean)/spread is off by 4 u (|y| + 1/sigma) at most, and the tail falls by |y| + 1 for a unit of y.
+    """
+    return 4e-13 + 8 * UNIT_ROUNDOFF * (abs(at) + 1) * (abs(at) + 1 / step.noise)
+
+
+def _unsure(chance: float, share: float) -> float:
+    """How far Phi may be off: by this share of the smaller tail, and, near 1, by an ulp."""
+    return share * chance if chance < 0.5 else share * (1 - chance) + 2.0**-52
 
 
 def _known(log_size: float, log_error: float, epsilon: float, sign: float = 1.0) -> Known:
