@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,12 +59,28 @@ def test_a_run_that_stopped_before_its_first_step_is_called_so(
 
     monkeypatch.setattr(session, "_private", interrupted)
     assert train(data) == 130
-    assert "Stopped before the first step" in capsys.readouterr().err
+    assert "Stopped at once. What was spent stays charged" in capsys.readouterr().err
     run = str(data.parent / "run")
     assert cli.main(["spent", run]) == 0
     assert "it can't go on" in " ".join(capsys.readouterr().out.split())
     assert train(data) == 2
     assert "can't go on; give another --output" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_the_first_step_waits_until_the_run_can_go_on(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = session._private
+
+    def interrupted(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return make(*arguments)
+
+    monkeypatch.setattr(session, "_private", interrupted)
+    assert train(data) == 130
+    assert "Stopped after 0 of 3 steps; nothing is lost" in " ".join(capsys.readouterr().err.split())
+    assert cli.main(["resume", str(data.parent / "run")]) == 0
+    assert cli.main(["verify", str(data.parent / "run")]) == 0
 
 
 def test_output_that_nobody_reads_any_more_is_no_error(data: Path) -> None:

@@ -23,9 +23,10 @@ def command(
     Example: hush resume data-run
     """
     with told_plainly():
-        from hush.cli.watching import watch
+        from hush.cli.watching import interrupted, watch
         from hush.runs.folder import Folder
         from hush.runs.session import resume
 
         session = resume(Folder(run), data)
-    return watch(session, run)
+    with interrupted() as stopped:
+        return watch(session, run, stopped)

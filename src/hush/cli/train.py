@@ -218,7 +218,7 @@ def command(
     Example: hush train data.csv --target income --epsilon 3 --delta 1e-6
     """
     with told_plainly():
-        from hush.cli.watching import STOPPED, watch
+        from hush.cli.watching import STOPPED, interrupted, watch
         from hush.runs.folder import Folder
         from hush.runs.recipe import Recipe, default_rate
         from hush.runs.request import Request
@@ -248,9 +248,11 @@ def command(
         )
         output = output or Path(f"{data.name.removesuffix(data.suffix) or data.resolve().name}-run")
         try:
-            session = start(request, Folder(output), ledger)
+            with interrupted() as stopped:
+                # Ctrl-C waits until what was asked of the data is kept; a second one doesn't
+                session = start(request, Folder(output), ledger)
+                return watch(session, output, stopped)
         except KeyboardInterrupt:
-            asked = f" What it asked of the data stays charged: hush spent {output}." if output.exists() else ""
-            print(f"Stopped before the first step; this run can't go on.{asked}", file=sys.stderr)
+            asked = f" What was spent stays charged: hush spent {output}." if output.exists() else ""
+            print(f"Stopped at once.{asked}", file=sys.stderr)
             return STOPPED
-    return watch(session, output)

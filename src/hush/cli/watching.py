@@ -25,13 +25,13 @@ _REFRESH = 0.5  # seconds between two looks at the account
 _SMALL = 1e8  # products in a forward pass
 
 
-def watch(session: Session, run: Path) -> int:
-    """Train to the end, or to Ctrl-C; returns the exit status."""
+def watch(session: Session, run: Path, stopped: threading.Event) -> int:
+    """Train to the end, or until `stopped` by Ctrl-C; returns the exit status."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    with told_plainly(charged=True), _interrupted() as stopped, _threads(session):
-        if _train(session, console, stopped):
+    with told_plainly(charged=True), _threads(session):
+        if stopped.is_set() or _train(session, console, stopped):
             session.pause()
             done, steps = session.private.steps_done, session.plan.steps
             console.print(f"Stopped after {done} of {steps} steps; nothing is lost. Go on with: hush resume {run}")
@@ -81,7 +81,7 @@ def _threads(session: Session) -> Iterator[None]:
 
 
 @contextmanager
-def _interrupted() -> Iterator[threading.Event]:
+def interrupted() -> Iterator[threading.Event]:
     """Set by Ctrl-C; a second Ctrl-C interrupts at once, as usual."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
