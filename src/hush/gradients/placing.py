@@ -48,20 +48,17 @@ def structure(uses: list[Use], parameters: Sequence[Tensor], n: int) -> Any:
     )
 
 
-def now_and_then(key: Any, memory: Memory, base: int = 1) -> bool:
-    """At every call whose number is a power of 2**base: code may start to mix examples later on.
-
-    Never while a program is traced.
-    """
+def now_and_then(key: Any, memory: Memory) -> bool:
+    """At the 1st, 2nd, 4th, 8th, ... call: code may start to mix examples later on. Never while a program is traced."""
     if get_proxy_mode() is not None:
         return False
     calls = memory.calls[key] = memory.calls.get(key, 0) + 1
-    return calls & (calls - 1) == 0 and (calls.bit_length() - 1) % base == 0
+    return calls & (calls - 1) == 0
 
 
 def must_look(uses: list[Use], key: Any, memory: Memory, moved: bool) -> bool:
     """Whether places may have to be looked for in this call: where examples move, and now and then anyway."""
-    if now_and_then(key, memory, base=2) or moved:  # it costs several steps' time
+    if now_and_then(key, memory) or moved:
         memory.places.pop(key, None)
     if get_proxy_mode() is not None:  # while a program is traced, what is known must do
         return False
