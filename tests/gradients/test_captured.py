@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -90,3 +92,22 @@ def test_what_autograd_keeps_is_counted_once() -> None:
     expected = 4 * (64 * 100 + 64 * 50 + 100 * 50)
     task = Task(list(layer.parameters()), lambda x: layer(x).square().sum(1), [x], [[0]], torch.ones_like)
     assert captured._held_by_autograd(task) == expected
+
+
+def test_counting_what_autograd_keeps_leaves_nothing_behind() -> None:
+    layer = nn.Linear(3, 5)
+    outputs: list[weakref.ref[Tensor]] = []
+
+    def losses(x: Tensor) -> Tensor:
+        output = layer(x).tanh()  # autograd keeps the output itself
+        outputs.append(weakref.ref(output))
+        return output.sum(1)
+
+    gc.disable()
+    try:
+        captured._held_by_autograd(
+            Task(list(layer.parameters()), losses, [torch.ones(2, 3)], [[0, 1]], torch.ones_like)
+        )
+        assert outputs and outputs[0]() is None
+    finally:
+        gc.enable()
