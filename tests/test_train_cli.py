@@ -29,11 +29,12 @@ from hush import Private, cli, noise
 from hush.accounting import Gaussian, Guarantees
 from hush.ledger import Budget, Ledger
 from hush.runs import load
+from hush.runs.beginning import resume, start
 from hush.runs.folder import Folder
 from hush.runs.inspecting import inspect, total, verify
 from hush.runs.recipe import Recipe, default_rate
 from hush.runs.request import Request
-from hush.runs.session import Session, resume, start
+from hush.runs.session import Session
 from hush.tabular.data import Reading
 from hush.tabular.schema import Schema, declaration
 
@@ -621,7 +622,8 @@ def test_classes_lost_in_the_noise_are_said_and_stay_charged(
     spent = inspect(tmp_path / "run").spent
     assert spent.mechanism is not None
     assert cli.main(["resume", str(tmp_path / "run")]) == 2
-    assert "before its first step" in capsys.readouterr().err
+    assert "declare them with --classes" in capsys.readouterr().err  # told again, and not charged again
+    assert inspect(tmp_path / "run").spent == spent
 
 
 def test_a_full_disk_is_said_before_anything_is_spent(

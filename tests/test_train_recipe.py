@@ -26,11 +26,12 @@ from torch import Tensor, nn
 
 import hush
 from hush.features import Scattering, group_normalise
+from hush.runs.beginning import start
 from hush.runs.card import Published
 from hush.runs.folder import Folder
 from hush.runs.recipe import Recipe, default_rate
 from hush.runs.request import Request
-from hush.runs.session import score, start
+from hush.runs.session import score
 from hush.tabular.data import Reading, read_data
 
 EPSILON = 3.0

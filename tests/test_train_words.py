@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from hush import cli
-from hush.runs import load, session
+from hush.runs import beginning, load
 
 DECLARED = ["--records", "200", "--classes", "no,yes", "--bounds", "0:100", "--epsilon", "3", "--steps", "3"]
 
@@ -51,32 +51,47 @@ def test_a_delta_above_one_over_the_records_is_flagged(data: Path, capsys: pytes
     assert "delta is above one over the 180 records" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_run_that_stopped_before_its_first_step_is_called_so(
+def test_a_run_that_stopped_before_its_first_step_goes_on(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session, "_private", interrupted)
+    monkeypatch.setattr(beginning, "_private", interrupted)
     assert train(data) == 130
     assert "Stopped at once. What was spent stays charged" in capsys.readouterr().err
     run = str(data.parent / "run")
     assert cli.main(["spent", run]) == 0
-    assert "it can't go on" in " ".join(capsys.readouterr().out.split())
+    assert "not finished: hush resume" in " ".join(capsys.readouterr().out.split())
     assert train(data) == 2
-    assert "can't go on; give another --output" in capsys.readouterr().err
+    assert "go on with it by `hush resume" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert cli.main(["resume", run]) == 0
+    assert cli.main(["verify", run]) == 0
+
+
+def test_ctrl_c_while_the_records_are_read_stops_at_once(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(beginning, "prepare", interrupted)
+    assert train(data) == 130
+    assert capsys.readouterr().err == "Stopped at once.\n"
+    assert not (data.parent / "run").exists()
 
 
 def test_ctrl_c_before_the_first_step_waits_until_the_run_can_go_on(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = session._private
+    make = beginning._private
 
     def interrupted(*arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
         return make(*arguments)
 
-    monkeypatch.setattr(session, "_private", interrupted)
+    monkeypatch.setattr(beginning, "_private", interrupted)
     assert train(data) == 130
     assert "Stopped after 0 of 3 steps; nothing is lost" in " ".join(capsys.readouterr().err.split())
     assert cli.main(["resume", str(data.parent / "run")]) == 0

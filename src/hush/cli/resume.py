@@ -23,10 +23,8 @@ def command(
     Example: hush resume data-run
     """
     with told_plainly():
-        from hush.cli.watching import interrupted, watch
+        from hush.cli.watching import watching
+        from hush.runs.beginning import reopened
         from hush.runs.folder import Folder
-        from hush.runs.session import resume
 
-        session = resume(Folder(run), data)
-    with interrupted() as stopped:
-        return watch(session, run, stopped)
+        return watching(lambda: reopened(Folder(run), data), run)

@@ -16,7 +16,6 @@ def command(run: RunArgument, as_json: JsonOption = False) -> None:
     Example: hush spent data-run
     """
     with told_plainly():
-        from hush.runs.folder import Folder
         from hush.runs.inspecting import inspect
 
         found = inspect(run)
@@ -27,8 +26,6 @@ def command(run: RunArgument, as_json: JsonOption = False) -> None:
         print(json.dumps(answer, indent=2))
         return
     state = "finished" if found.finished else f"not finished: hush resume {run}"
-    if Folder(run).stuck:
-        state = "stopped before its first step; it can't go on, and what it asked stays charged"
     rows = {
         "spent": f"{down(spent.lower)} <= epsilon <= {up(spent.upper)} at delta = {found.delta:g}",
         "steps": f"{found.steps_charged} of {found.terms['steps']} charged",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -218,11 +217,11 @@ def command(
     Example: hush train data.csv --target income --epsilon 3 --delta 1e-6
     """
     with told_plainly():
-        from hush.cli.watching import STOPPED, interrupted, watch
+        from hush.cli.watching import watching
+        from hush.runs.beginning import opened
         from hush.runs.folder import Folder
         from hush.runs.recipe import Recipe, default_rate
         from hush.runs.request import Request
-        from hush.runs.session import start
         from hush.tabular.data import Reading
         from hush.tabular.schema import Schema, read_schema
 
@@ -247,12 +246,4 @@ def command(
             seed=seed,
         )
         output = output or Path(f"{data.name.removesuffix(data.suffix) or data.resolve().name}-run")
-        try:
-            with interrupted() as stopped:
-                # Ctrl-C waits until what was asked of the data is kept; a second one doesn't
-                session = start(request, Folder(output), ledger)
-                return watch(session, output, stopped)
-        except KeyboardInterrupt:
-            asked = f" What was spent stays charged: hush spent {output}." if output.exists() else ""
-            print(f"Stopped at once.{asked}", file=sys.stderr)
-            return STOPPED
+        return watching(lambda: opened(request, Folder(output), ledger), output)

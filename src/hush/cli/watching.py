@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ from hush.cli.printing import up
 from hush.cli.trouble import told_plainly
 
 if TYPE_CHECKING:
+    from hush.runs.beginning import Opened
     from hush.runs.card import Card
     from hush.runs.session import Session
 
@@ -25,12 +27,30 @@ _REFRESH = 0.5  # seconds between two looks at the account
 _SMALL = 1e8  # products in a forward pass
 
 
+def watching(read: Callable[[], Opened], run: Path) -> int:
+    """Read the records, begin and train; returns the exit status.
+
+    While the records are read Ctrl-C stops at once, since nothing is released yet.  From then on it waits until what is
+    under way is kept, and a second one doesn't.
+    """
+    from hush.runs.beginning import begin
+
+    try:
+        found = read()
+        with interrupted() as stopped, told_plainly(charged=True):
+            return watch(begin(found), run, stopped)
+    except KeyboardInterrupt:
+        asked = f" What was spent stays charged; go on with: hush resume {run}" if run.exists() else ""
+        print(f"Stopped at once.{asked}", file=sys.stderr)
+        return STOPPED
+
+
 def watch(session: Session, run: Path, stopped: threading.Event) -> int:
     """Train to the end, or until `stopped` by Ctrl-C; returns the exit status."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    with told_plainly(charged=True), _threads(session):
+    with _threads(session):
         if stopped.is_set() or _train(session, console, stopped):
             session.pause()
             done, steps = session.private.steps_done, session.plan.steps

@@ -1,8 +1,9 @@
 """A run from a file of records to a folder that may be published: what `hush train` and its sisters do.
 
-`request` is what was asked, `recipe` the defaults, `folder` what lies where, `preparing` reads and checks, `surveying`
-asks what wasn't declared, `session` trains, `publishing` writes the outcome, `card` and `networks` are the model as
-published, `inspecting` asks what a run spent and whether its parts belong together, `buying` what a budget would buy.
+`request` is what was asked, `recipe` the defaults, `folder` what lies where, `preparing` reads and checks, `beginning`
+registers a run or goes on with it, `surveying` asks what wasn't declared, `answers` keeps what it was told, `session`
+trains, `publishing` writes the outcome, `card` and `networks` are the model as published, `inspecting` asks what a run
+spent and whether its parts belong together, `buying` what a budget would buy.
 """
 
 from __future__ import annotations

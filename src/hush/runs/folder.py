@@ -1,7 +1,7 @@
 """What lies where in a run's folder: what may be published, and what may not, apart from each other.
 
 RUN/public/    model.safetensors, model.json, load.py, plan.json, ledger.jsonl, manifest.json, report.html
-RUN/private/   checkpoint/, settings.json, local.json, report-local.html     (modes 0700 and 0600)
+RUN/private/   checkpoint/, settings.json, survey.json, local.json, report-local.html     (modes 0700 and 0600)
 """
 
 from __future__ import annotations
@@ -75,13 +75,21 @@ class Folder:
         return self.private / "settings.json"
 
     @property
+    def survey(self) -> Path:
+        return self.private / "survey.json"
+
+    @property
     def local(self) -> Path:
         return self.private / "local.json"
 
-    def create(self) -> None:
-        """Make the folders; a run never goes over another one."""
+    def refuse_taken(self) -> None:
+        """A run never goes over another one."""
         if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise ValueError(f"{self.path} is there already; {self._how_to_go_on()}")
+
+    def create(self) -> None:
+        """Make the folders."""
+        self.refuse_taken()
         try:
             self.public.mkdir(parents=True)
             self.private.mkdir(mode=0o700)
@@ -91,9 +99,9 @@ class Folder:
             raise ValueError(f"{self.path} can't be written: {error.strerror or error}.") from error
 
     @property
-    def stuck(self) -> bool:
-        """Whether the run stopped before its first step: what it asked is charged, and it can't go on."""
-        return not self.manifest.exists() and not (self.checkpoint / "checkpoint.json").exists()
+    def started(self) -> bool:
+        """Whether there is a checkpoint to go on from; before it only the survey can have been asked."""
+        return (self.checkpoint / "checkpoint.json").exists()
 
     def _how_to_go_on(self) -> str:
         if self.manifest.exists():
@@ -101,8 +109,8 @@ class Folder:
                 "give another --output, and remember that a second run on the same records costs again (--ledger keeps "
                 "one budget for all of them)."
             )
-        if self.stuck:
-            return "it stopped before its first step and can't go on; give another --output, or remove it."
+        if not self.settings.exists():
+            return "give another --output."
         return f"go on with it by `hush resume {self.path}`, or give another --output."
 
     def remove(self) -> None:

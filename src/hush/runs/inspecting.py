@@ -58,7 +58,7 @@ class Inspected:
 def inspect(run: Path) -> Inspected:
     """A run's public part: its plan, which must be the one that was registered, and its ledger where it is kept."""
     found = _read(run)
-    if not _same(_registered(found).plan, found.terms):
+    if not same(_registered(found).plan, found.terms):
         raise ValueError(f"{found.folder.plan} isn't the plan that its ledger registered; `hush verify` says more.")
     return found
 
@@ -107,7 +107,7 @@ def verify(run: Path) -> tuple[Check, ...]:
     checks = [Check(True, "the ledger's chain is whole" + "".join(f"; {r}" for r in found.ledger.verify()))]
     registered = _registered(found)
     checks.append(
-        Check(_same(registered.plan, found.terms), "the plan's terms are those registered before the first release")
+        Check(same(registered.plan, found.terms), "the plan's terms are those registered before the first release")
     )
     checks.append(Check(registered.total == found.planned, "the registered releases are those of the terms"))
     checks.append(_within(found))
@@ -125,7 +125,7 @@ def _registered(found: Inspected) -> RunSummary:
     return next(summary for summary in found.ledger.runs if summary.run == found.run)
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 

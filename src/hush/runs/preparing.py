@@ -32,8 +32,6 @@ class Prepared:
     task: str | None
     classes: tuple[str, ...] | None
     scaling: Number | None
-    labelled: list[int] | None = None
-    """The rows that have a target, if not all have."""
 
     @property
     def wanted(self) -> dict[str, Wanted | None]:
@@ -69,7 +67,7 @@ def prepare(request: Request, secret: bytes) -> Prepared:
     if train.records == 0:
         raise ValueError("No record is left to train on; lower --hold-out or give more records.")
     aside_ = data.take(np.flatnonzero(held))
-    return Prepared(train, aside_, data.digest(secret), columns, bounds, task, classes, scaling, labelled)
+    return Prepared(train, aside_, data.digest(secret), columns, bounds, task, classes, scaling)
 
 
 def _target(request: Request) -> tuple[str | None, tuple[str, ...] | None, Number | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,23 @@ class Request:
     def unit(self) -> str:
         return "record" if self.reading.user_column is None else "user"
 
-    def settings(self) -> dict[str, Any]:
-        """What resuming needs to read the same records."""
-        return {"data": str(self.data.resolve()), "reading": asdict(self.reading)}
+    def to_dict(self) -> dict[str, Any]:
+        """For the private folder: what going on takes to read and to ask the same."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        return plain | {
+            "data": str(self.data.resolve()),
+            "reading": asdict(self.reading),
+            "recipe": self.recipe.to_dict(),
+            "schema": self.schema.to_dict(),
+        }
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Request:
+        plain: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in data.items()}
+        read: dict[str, Any] = {
+            "data": Path(data["data"]),
+            "reading": Reading(**data["reading"]),
+            "recipe": Recipe(**data["recipe"]),
+            "schema": Schema.from_dict(data["schema"]),
+        }
+        return Request(**plain | read)

@@ -92,6 +92,8 @@ class Reading:
             object.__setattr__(self, "shape", tuple(self.shape))
             if len(self.shape) != 2 or not all(1 <= side <= 4096 for side in self.shape):
                 raise ValueError(f"An image's height and width lie from 1 to 4096, got {self.shape}.")
+        if self.pixels is not None:
+            object.__setattr__(self, "pixels", tuple(self.pixels))
 
 
 def read_data(path: Path, how: Reading, labelled: bool = True) -> Data:

@@ -61,6 +61,18 @@ class Schema:
         kept = {n: c for n, c in self.columns.items() if isinstance(c, Wanted) and c.kind != "number"}
         return replace(self, columns=common | kept | own)
 
+    def to_dict(self) -> dict[str, Any]:
+        columns = {n: {"wanted": c.kind} if isinstance(c, Wanted) else c.to_dict() for n, c in self.columns.items()}
+        return {"target": self.target, "records": self.records, "user_column": self.user_column, "columns": columns}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Schema:
+        columns: dict[str, Column | Wanted] = {
+            name: Wanted(value["wanted"]) if "wanted" in value else Column.from_dict(value)
+            for name, value in data["columns"].items()
+        }
+        return Schema(data["target"], data["records"], data["user_column"], columns)
+
 
 def read_schema(path: Path) -> Schema:
     """The declarations of a JSON or TOML file."""
