@@ -17,6 +17,7 @@ from hush.tabular import cells, survey
 from hush.tabular.columns import Category, Column, Date, Hashed, Ignored, Number
 from hush.tabular.data import Data, Reading, read_data
 from hush.tabular.holdout import aside
+from hush.tabular.pixels import grid
 from hush.tabular.schema import Wanted, read_schema
 from hush.tabular.tables import Table, read_table
 
@@ -429,3 +430,96 @@ def test_the_rows_of_a_table_may_be_images(tmp_path: Path) -> None:
 def test_a_table_that_holds_no_images_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_data(write(tmp_path / "a.csv", text), Reading("y", shape=(2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("names", "shape"),
+    [
+        ([f"pixel_{r}_{c}" for r in range(8) for c in range(8)], (8, 8)),
+        ([f"pixel_{r}_{c}" for r in range(1, 10) for c in range(1, 13)], (9, 12)),
+        ([f"{r}x{c}" for r in range(1, 29) for c in range(1, 29)], (28, 28)),
+        ([f"pixel{k}" for k in range(784)], (28, 28)),
+        ([f"pixel{k}" for k in range(1, 785)], (28, 28)),
+        ([f"Px {k}" for k in range(64)], (8, 8)),
+    ],
+)
+def test_columns_named_as_a_full_grid_are_an_image_in_any_order(names: list[str], shape: tuple[int, int]) -> None:
+    shuffled = np.random.default_rng(0).permutation(np.array(names, dtype=object)).tolist()
+    assert grid(names) == grid(shuffled) == (shape, tuple(names))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"x{k}" for k in range(64)],
+        [f"pixel{k}" for k in range(65)],
+        [f"pixel{k}" for k in range(2, 66)],
+        [f"pixel{k}" for k in range(63)] + ["age"],
+        [f"pixel{k}" for k in range(63)] + ["pixel99"],
+        [*[f"pixel_{r}_{c}" for r in range(8) for c in range(8)][:-1], "pixel_7_8"],
+        [f"pixel_{r}_{c}" for r in range(7) for c in range(9)],
+        [f"pixel_{r}_{c}" for r in range(2, 10) for c in range(8)],
+        ["pixel_0_0"],
+        [f"pixel{k}" for k in range(63)] + ["pixel007"],
+    ],
+)
+def test_columns_that_are_no_full_grid_by_their_names_stay_columns(names: list[str]) -> None:
+    assert grid(names) is None
+
+
+def test_whether_columns_are_an_image_depends_on_the_header_alone(tmp_path: Path) -> None:
+    names = [f"pixel_{r}_{c}" for r in range(8) for c in range(8)]
+    for cells_of in (["3"] * 64, [""] * 64, ["1e300"] * 64):
+        path = write(tmp_path / "a.csv", "\n".join([",".join([*names, "y"]), ",".join([*cells_of, "x"])]))
+        data = read_data(path, Reading("y"))
+        assert np.asarray(data.inputs).shape == (1, 1, 8, 8)
+        assert data.pixels == tuple(names)
+        assert isinstance(read_data(path, Reading("y", by_name=False)).inputs, Table)
+    path = write(tmp_path / "a.csv", "\n".join([",".join([*names, "y"]), ",".join(["q", *["1"] * 63, "x"])]))
+    with pytest.raises(ValueError, match=r"'q' in 'pixel_0_0'.*--pixels none"):
+        read_data(path, Reading("y"))
+
+
+PIXELS = survey.Question(survey.FIRST_PIXELS, 1.0), survey.Question(survey.SECOND_PIXELS, 1.0)
+
+
+def test_one_range_is_found_for_all_pixels() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 17, (500, 1, 8, 8)).astype(np.float32)
+    values[0, 0, 0, 0] = np.nan
+    low, high = survey.bounds(lambda q, sums, s: sums, *PIXELS, values) or (math.nan, math.nan)
+    assert low == 0
+    assert 16 <= high <= 18
+
+    def noisy(question: survey.Question, sums: survey.Floats, sensitivity: float) -> survey.Floats:
+        return np.rint(sums + rng.normal(size=sums.size) * question.noise_multiplier * sensitivity)
+
+    assert survey.bounds(noisy, *PIXELS, values) == (low, high)
+    shifted = survey.bounds(noisy, *PIXELS, values / 16 - 0.5)
+    assert shifted is not None
+    assert shifted[0] <= -0.45
+    assert shifted[1] >= 0.45
+    assert survey.bounds(noisy, *PIXELS, values[:2]) is None  # lost in the noise
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_image_moves_the_pixels_answers_by_at_most_the_stated_sensitivity(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = (rng.normal(size=(9, 5)) * 10.0 ** rng.integers(-9, 9, (9, 5))).astype(np.float64)
+    values[rng.random(values.shape) < 0.2] = np.nan
+    values[-1] = rng.choice([0.0, 3.0, 1e9])  # all of them in one bin
+    fixed = np.random.default_rng(7).normal(size=1000) * 3 + 8
+
+    def asked(of: Any) -> list[tuple[survey.Floats, float]]:
+        seen = []
+
+        def ask(question: survey.Question, sums: survey.Floats, sensitivity: float) -> survey.Floats:
+            seen.append((sums, sensitivity))
+            return np.rint(fixed[: sums.size])
+
+        survey.bounds(ask, *PIXELS, of)
+        return seen
+
+    for (one, sensitivity), (other, same) in zip(asked(values[:-1]), asked(values), strict=True):
+        assert sensitivity == same
+        assert np.linalg.norm(one - other) <= sensitivity

@@ -46,6 +46,7 @@ COLUMNS = {
     "since": {"kind": "date", "low": "2000-01-01", "high": "2020-01-01"},
 }
 DECLARED = ["--records", str(ROWS), "--classes", "no,yes"]
+PIXELS = ("pixels, first look", "pixels, second look")
 
 
 @pytest.fixture(autouse=True)
@@ -261,11 +262,11 @@ def test_without_declarations_everything_is_released_as_a_charge_that_comes_firs
     seen: list[tuple[str, int]] = []
     original = noise.add
 
-    def watched(key: Any, step: int, sums: Any, stds: Any, purpose: str = noise.PURPOSE) -> Any:
+    def watched(*arguments: Any, purpose: str = noise.PURPOSE, **named: Any) -> Any:
         mechanism = Ledger(path / "public" / "ledger.jsonl").mechanism()
         assert mechanism is not None
         seen.append((purpose, sum(count for _, count in mechanism.parts())))
-        return original(key, step, sums, stds, purpose)
+        return original(*arguments, purpose=purpose, **named)
 
     monkeypatch.setattr(noise, "add", watched)
     assert cli.main(["train", str(data), "--target", "likes", *QUICK, "--epsilon", "8", "-o", str(path)]) == 0
@@ -387,6 +388,39 @@ def test_rows_of_pixels_are_learnt_as_images(tmp_path: Path, capsys: pytest.Capt
     assert "72 pixels, but there are 64" in capsys.readouterr().err
     assert cli.main([*command[:-1], str(tmp_path / "other"), "--pixels", "big"]) == 2
     assert "such as 28x28" in capsys.readouterr().err
+
+
+def test_columns_named_as_pixels_are_learnt_as_images_without_any_declaration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = ",".join([*(f"pixel{j}" for j in range(64)), "bar"])
+    path, fresh = (table(tmp_path / f"{seed}.csv", header, pictures(seed, 600)) for seed in (0, 1))
+    command = ["train", str(path), "--target", "bar", *QUICK, "--steps", "30"]
+    assert cli.main([*command, "-o", str(tmp_path / "run")]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "pixel0 to pixel63 are the pixels of one image, 8x8 (if not: --pixels none)" in told
+    assert all(check.passed for check in verify(tmp_path / "run"))
+    asked = [question["name"] for question in inspect(tmp_path / "run").terms["questions"]]
+    assert asked == ["count", "classes", "columns, first look", "columns, second look", *PIXELS]
+    assert "pixels of one image, by their names" in (tmp_path / "run" / "public" / "report.html").read_text()
+    card = json.loads((tmp_path / "run" / "public" / "model.json").read_text())
+    assert card["bounds"][0] < 20
+    assert 250 < card["bounds"][1] < 290
+    assert accuracy(capsys, tmp_path / "run", fresh) > 90
+    assert cli.main([*command, "--pixels", "none", "-o", str(tmp_path / "columns")]) == 0
+    assert len(json.loads((tmp_path / "columns" / "public" / "model.json").read_text())["columns"]) == 64
+    assert accuracy(capsys, tmp_path / "columns", fresh) > 40  # predicted as columns again
+
+
+def test_pixels_of_an_image_too_small_for_features_are_predicted_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [[*(str((k * j) % 7) for j in range(4)), "no" if k % 2 else "yes"] for k in range(60)]
+    path = table(tmp_path / "a.csv", "a,b,c,d,y", lines)
+    declared = ["--pixels", "2x2", "--bounds", "0:7", "--records", "60", "--classes", "no,yes"]
+    assert cli.main(["train", str(path), "--target", "y", *QUICK, *declared, "-o", str(tmp_path / "run")]) == 0
+    assert cli.main(["predict", str(tmp_path / "run"), str(path), "-o", str(tmp_path / "b.csv")]) == 0
+    assert len((tmp_path / "b.csv").read_text().splitlines()) == 61
 
 
 # Stopping and going on

@@ -90,12 +90,12 @@ def witnessed(path: Path) -> Any:
     """Write down, durably and before it happens, each draw of noise; returns how to stop that."""
     original = noise.add
 
-    def watched(key: Any, step: int, sums: Any, stds: Any, purpose: str = noise.PURPOSE) -> Any:
+    def watched(key: Any, step: int, sums: Any, stds: Any, *, purpose: str = noise.PURPOSE, **named: Any) -> Any:
         content = b"".join(part.detach().numpy().tobytes() for part in sums)
         drawn = [key.secret.hex(), purpose, step, hashlib.blake2b(content, digest_size=8).hexdigest()]
         with path.open("a") as file:
             file.write(json.dumps(drawn) + "\n")
-        return original(key, step, sums, stds, purpose=purpose)
+        return original(key, step, sums, stds, purpose=purpose, **named)
 
     noise.add = watched
     return original

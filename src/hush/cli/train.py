@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,11 +21,13 @@ def parse_bounds(text: str) -> tuple[float, float]:
     return float(parse_number(low)), float(parse_number(high))
 
 
-def parse_shape(text: str) -> tuple[int, int]:
-    """Two whole numbers, HEIGHTxWIDTH."""
+def parse_shape(text: str) -> tuple[int, int] | Literal[False]:
+    """Two whole numbers, HEIGHTxWIDTH; or none, False."""
+    if text == "none":
+        return False
     height, cross, width = text.partition("x")
     if not (cross and height.isdecimal() and width.isdecimal() and len(text) < 12):
-        raise typer.BadParameter(f"an image's shape is two whole numbers such as 28x28, got '{text}'.")
+        raise typer.BadParameter(f"an image's shape is two whole numbers such as 28x28, or none, got '{text}'.")
     return int(height), int(width)
 
 
@@ -149,8 +151,9 @@ def command(
             "--pixels",
             parser=parse_shape,
             rich_help_panel=DATA,
-            metavar="HEIGHTxWIDTH",
-            help="The rows of the table are images, such as 28x28: a column for each pixel, row by row.",
+            metavar="HEIGHTxWIDTH|none",
+            help="The rows of the table are images, such as 28x28: a column for each pixel, row by row. Columns named "
+            "pixel_0_0, pixel_0_1, ... or pixel0, pixel1, ... are taken for that unless you say none.",
         ),
     ] = None,
     grey: Annotated[bool, typer.Option("--grey", rich_help_panel=DATA, help="Read images without colours.")] = False,
@@ -229,9 +232,10 @@ def command(
         records = records or declared.records
         target, user_column = target or declared.target, user_column or declared.user_column
         rate = default_rate(records) if rate is None else rate
+        by_name = pixels is not False and not set(declared.columns) - {target, user_column}
         request = Request(
             data=data,
-            reading=Reading(target, user_column, inputs, delimiter, image_size, grey, pixels),
+            reading=Reading(target, user_column, inputs, delimiter, image_size, grey, pixels or None, by_name=by_name),
             epsilon=epsilon,
             delta=delta,
             recipe=Recipe(rate, steps=steps, hidden=hidden, learning_rate=learning_rate),

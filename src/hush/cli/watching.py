@@ -152,6 +152,10 @@ def _tell(session: Session, last: dict[str, Any], run: Path) -> None:
 
 def _columns(card: Card) -> str:
     """What a table's columns were taken for: declared, or told by the survey."""
+    if card.pixels is not None:
+        shape = card.network.image
+        size = "" if shape is None else f", {shape[1]}x{shape[2]}"
+        return f"{card.pixels[0]} to {card.pixels[-1]} are the pixels of one image{size} (if not: --pixels none)"
     if card.columns is None:
         return ""
     named: dict[str, list[str]] = {}

@@ -133,6 +133,7 @@ def settings(found: Inspected) -> dict[str, str]:
     rows = {
         "what it predicts": _predicted(found),
         "who is protected": f"one {unit} (neighbours: add/remove one {unit})",
+        "what a row is": str(terms.get("pixels") or ""),
         "sampling": f"Poisson: every {unit} by its own coin of probability {terms['rate']:g} in each step",
         f"{unit}s trained on": f"{plan['records']:,} ({known}" + (f", {aside:.0%} put aside)" if aside else ")")
         if "records" in plan

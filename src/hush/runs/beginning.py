@@ -85,9 +85,8 @@ def opened(request: Request, folder: Folder, ledger: Path | None = None) -> Open
     key = Key.fresh(request.secure) if request.seed is None else Key.from_seed(request.seed, request.secure)
     secret = secrets.token_bytes(32) if request.seed is None else key.derive("hold-out")
     known = prepare(request, secret)
-    asked = survey.questions(known.questions(request.records), request.epsilon, request.delta)
     name = secrets.token_hex(8) if request.seed is None else key.derive("name", size=8).hex()
-    return Opened(folder, ledger, request, _terms(request, name, asked), key, secret, known)
+    return Opened(folder, ledger, request, _terms(request, name, known), key, secret, known)
 
 
 def reopened(folder: Folder, data: Path | None = None) -> Opened:
@@ -183,7 +182,7 @@ def _refuse_other_units(book: Ledger, unit: str) -> None:
 # The parts of a run
 
 
-def _terms(request: Request, name: str, asked: Sequence[survey.Question]) -> dict[str, Any]:
+def _terms(request: Request, name: str, known: Prepared) -> dict[str, Any]:
     """What is registered: every release of the run, fixed before the first, from public numbers."""
     recipe = request.recipe
     terms: dict[str, Any] = {
@@ -194,7 +193,8 @@ def _terms(request: Request, name: str, asked: Sequence[survey.Question]) -> dic
         "unit": request.unit,
         "records": request.records,
         "hold_out": request.hold_out,
-        "questions": [asdict(question) for question in asked],
+        "pixels": None if known.train.pixels is None else _pixels(request, known.train.pixels),
+        "questions": [asdict(question) for question in known.questions(request)],
         "rate": recipe.rate,
         "steps": recipe.steps,
         "recipe": recipe.to_dict(),
@@ -202,6 +202,12 @@ def _terms(request: Request, name: str, asked: Sequence[survey.Question]) -> dic
     budget = request.epsilon, request.delta
     terms["noise_multiplier"] = calibrate.noise(lambda z: total(terms | {"noise_multiplier": z}), *budget)
     return terms
+
+
+def _pixels(request: Request, names: Sequence[str]) -> str:
+    """Which columns of a table are an image, and who says so: public."""
+    source = "by their names" if request.reading.shape is None else "as declared"
+    return f"the {len(names)} columns from {names[0]} to {names[-1]} are the pixels of one image, {source}"
 
 
 def _plan(request: Request, terms: dict[str, Any], records: int) -> Plan:

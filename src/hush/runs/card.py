@@ -220,9 +220,11 @@ class Published:
 
     def how(self, target: str | None = None, inputs: str | None = None, delimiter: str | None = None) -> Reading:
         """How to read records like those that the model was trained on."""
-        card = self.card
-        shape = None if card.pixels is None or card.network.image is None else card.network.image[1:]
-        return Reading(target or card.target, None, inputs, delimiter, card.image_size, card.grey, shape, card.pixels)
+        card, shape = self.card, None
+        if card.pixels is not None:  # learnt as numbers, where the image was too small, their order is all there is
+            shape = (1, len(card.pixels)) if card.network.image is None else card.network.image[1:]
+        images = (card.image_size, card.grey, shape, card.pixels, False)
+        return Reading(target or card.target, None, inputs, delimiter, *images)
 
 
 def _refuse_others(public: Path) -> None:

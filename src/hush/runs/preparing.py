@@ -43,16 +43,24 @@ class Prepared:
         """Whether the target's bounds must be asked for: it is a number, or may turn out to be one."""
         return self.task != CLASSIFICATION and self.scaling is None
 
-    def questions(self, records: int | None) -> tuple[str, ...]:
+    @property
+    def surveys_pixels(self) -> bool:
+        """Whether the bounds of an array's numbers must be asked for."""
+        return self.columns is None and self.bounds is None
+
+    def questions(self, request: Request) -> tuple[survey.Question, ...]:
         """What has to be asked of the records, fixed before any answer."""
-        looks = bool(self.wanted) or self.surveys_target
+        columns = len(self.wanted) + self.surveys_target
         asked = {
-            survey.COUNT: records is None,
+            survey.COUNT: request.records is None,
             survey.CLASSES: self.task != REGRESSION and self.classes is None,
-            survey.FIRST_LOOK: looks,
-            survey.SECOND_LOOK: looks,
+            survey.FIRST_LOOK: columns > 0,
+            survey.SECOND_LOOK: columns > 0,
+            survey.FIRST_PIXELS: self.surveys_pixels,
+            survey.SECOND_PIXELS: self.surveys_pixels,
         }
-        return tuple(name for name, due in asked.items() if due)
+        names = [name for name, due in asked.items() if due]
+        return survey.questions(names, request.epsilon, request.delta, columns)
 
 
 def prepare(request: Request, secret: bytes) -> Prepared:
@@ -107,9 +115,9 @@ def _inputs(
     if not isinstance(data.inputs, Table):
         if request.bounds is not None:
             return None, request.bounds
-        if data.inputs.dtype == np.uint8:
-            return None, (0.0, 255.0)
-        raise ValueError(f"Inputs of type {data.inputs.dtype} need declared bounds: --bounds LOW:HIGH.")
+        if data.inputs.dtype.kind not in "biuf":
+            raise ValueError(f"Inputs are numbers, but the array is of type {data.inputs.dtype}.")
+        return None, (0.0, 255.0) if data.inputs.dtype == np.uint8 else None
     names = data.inputs.names
     known = {*names, request.reading.target, request.reading.user_column}
     unknown = [name for name in request.schema.columns if name not in known]

@@ -43,6 +43,15 @@ def describe(request: Request, known: Prepared, asked: Sequence[survey.Question]
             "The target's values don't stand out from the noise as numbers; declare --classes or --target-bounds. "
             "What was asked so far stays charged in the ledger."
         )
+    if survey.FIRST_PIXELS in questions:
+        looks = questions[survey.FIRST_PIXELS], questions[survey.SECOND_PIXELS]
+        found = survey.bounds(ask, *looks, np.asarray(speakers.inputs))
+        if found is None:
+            raise ValueError(
+                "The pixels' numbers don't stand out from the noise; declare --bounds. "
+                "What was asked so far stays charged in the ledger."
+            )
+        known = replace(known, bounds=found)
     return _card(request, known, columns, classes, None if classes is not None else scaling), records
 
 

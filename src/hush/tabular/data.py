@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ from hush.tabular.arrays import read_arrays
 from hush.tabular.cells import numbers
 from hush.tabular.columns import refuse_others
 from hush.tabular.images import read_images
+from hush.tabular.pixels import grid
 from hush.tabular.tables import Table, read_table
 
 Pixels = NDArray[Any]
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,8 @@ class Reading:
     """Height and width, if the rows of a table are images, a column a pixel, row by row."""
     pixels: tuple[str, ...] | None = None
     """Which columns; None: all but target and users, in their order."""
+    by_name: bool = True
+    """Whether columns whose names make them the pixels of one image are taken for that (`hush.tabular.pixels`)."""
 
     def __post_init__(self) -> None:
         if self.shape is not None:  # lists, where they come from JSON
@@ -128,7 +133,15 @@ def _from_table(table: Table, path: Path, how: Reading, labelled: bool) -> Data:
     if not columns:
         raise ValueError(f"{path} has no column beside the target to predict it from.")
     data = Data(Table(columns), targets, users)
-    return data if how.shape is None else pictured(data, how)
+    if how.shape is not None:
+        return pictured(data, how)
+    found = grid(tuple(columns)) if how.by_name else None
+    if found is None:
+        return data
+    try:
+        return pictured(data, replace(how, shape=found[0], pixels=found[1]))
+    except ValueError as error:
+        raise ValueError(f"{error} It was declared by the columns' names; --pixels none takes that back.") from error
 
 
 def pictured(data: Data, how: Reading) -> Data:
@@ -148,7 +161,7 @@ def pictured(data: Data, how: Reading) -> Data:
     for place, name in enumerate(names):
         values = numbers(columns[name])
         refuse_others(columns[name], values, repr(name), "number")
-        pixels[:, place] = values
+        pixels[:, place] = np.clip(values, -_LARGEST, _LARGEST)
     return Data(pixels.reshape(-1, 1, height, width), data.targets, data.users, tuple(names))
 
 

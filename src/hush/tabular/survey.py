@@ -7,6 +7,8 @@ A survey asks a few *questions*, fixed in advance with their noise, so a run's a
     columns    of d columns a histogram of kinds and magnitudes each,               moved by d^(1/2)
                then the sums of t and t^2, where t runs from -1 to 1 over           moved by (2 d)^(1/2)
                the range that the histogram showed
+    pixels     of all d numbers of an array together one histogram of magnitudes,   moved by d
+               then one of where they lie in the range that it showed               moved by d
 
 Every unit speaks by one record (a user by their first), which adds 1 to a single bin of a histogram; so one unit moves
 the vector of d histograms by d^(1/2) at most, and noise of z d^(1/2) on every bin is a Gaussian release of noise
@@ -26,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +43,8 @@ Ask = Callable[["Question", Floats, float], Floats]
 """Charges a question, then returns the sums with noise of its multiplier times the sensitivity."""
 
 COUNT, CLASSES, FIRST_LOOK, SECOND_LOOK = "count", "classes", "columns, first look", "columns, second look"
-_SHARES = {COUNT: 0.005, CLASSES: 0.02, FIRST_LOOK: 0.06, SECOND_LOOK: 0.06}
+FIRST_PIXELS, SECOND_PIXELS = "pixels, first look", "pixels, second look"
+_SHARES = {COUNT: 0.005, CLASSES: 0.02, FIRST_LOOK: 0.06, SECOND_LOOK: 0.06, FIRST_PIXELS: 0.01, SECOND_PIXELS: 0.01}
 """Of the whole budget's mu^2."""
 
 _LEAST, _OCTAVES = -30, 81  # magnitudes from 2^-30 to 2^51, the last bins taking what lies beyond
@@ -51,6 +55,7 @@ _MISSING = _TEXT + 1
 _BINS = _MISSING + 1
 _MANY, _NARROW = 8, 6  # so many columns over so few octaves are measured alike
 _USUAL, _VARIES = 0.1, 0.05  # the variance of numbers within the octaves they span, and how it varies
+_PARTS = 16  # of the range that pixels lie in
 _EPOCH = -25567.0  # 1900-01-01 in days from 1970
 _SPAN = _YEARS * 365.2425
 
@@ -68,11 +73,13 @@ class Question:
         return noise if self.leak == 0 else (*noise, (Guarantees.of(0.0, self.leak), 1))
 
 
-def questions(names: Sequence[str], epsilon: float, delta: float) -> tuple[Question, ...]:
-    """The named questions, each with its share of a budget."""
+def questions(names: Sequence[str], epsilon: float, delta: float, columns: int = 3) -> tuple[Question, ...]:
+    """The named questions, each with its share of a budget; looks at one or two columns take less than at many."""
     whole = calibrate.noise(lambda noise: Gaussian(noise), epsilon, delta)
+    shares = {name: _SHARES[name] * (min(columns / 3, 1) if name in (FIRST_LOOK, SECOND_LOOK) else 1) for name in names}
     return tuple(
-        Question(name, whole / math.sqrt(_SHARES[name]), delta / 100 if name == CLASSES else 0.0) for name in names
+        Question(name, whole / math.sqrt(share), delta / 100 if name == CLASSES else 0.0)
+        for name, share in shares.items()
     )
 
 
@@ -121,18 +128,47 @@ def columns(
     return {name: fitted[name] if isinstance(found, _Range) else found for name, found in shown.items()}
 
 
+def bounds(ask: Ask, first: Question, second: Question, values: NDArray[Any]) -> tuple[float, float] | None:
+    """Where the numbers of an array lie, a row a unit, one range for all of them; None if none stands out.
+
+    A unit has d numbers and counts d times, whichever bins they fall into: it moves a histogram by d at most.
+    """
+    sensitivity = float(values[0].size)
+    known = values[np.isfinite(values)].astype(np.float64)
+    noise = first.noise_multiplier * sensitivity
+    look = ask(first, np.bincount(_magnitudes(known), minlength=_BINS).astype(np.float64), sensitivity)
+    look[_DATES:] = 0
+    # one bin too many, far off, would make all pixels alike: noise alone is to reach this once in ten thousand runs
+    clear = _standing_out(look, noise, noise * NormalDist().inv_cdf(1 - 1e-4 / _DATES))
+    shown = _numbers(clear, 1.0) if clear.any() else _Range(-1.0, 1.0, 1.0, dated=False)
+    # asked in any case: which questions are charged doesn't depend on the answers
+    low, step = shown.low, (shown.high - shown.low) / _PARTS
+    parts = np.clip((known - low) / step, 0, _PARTS - 1).astype(np.int64)
+    heights = ask(second, np.bincount(parts, minlength=_PARTS).astype(np.float64), sensitivity)
+    noise = second.noise_multiplier * sensitivity
+    there = np.flatnonzero(heights > noise * math.sqrt(2 * math.log(_PARTS)))
+    if not clear.any():
+        return None
+    return (low + step * float(there[0]), low + step * float(there[-1] + 1)) if len(there) else (low, shown.high)
+
+
 # Bins
+
+
+def _magnitudes(values: Floats) -> NDArray[np.int64]:
+    """0 for 0, then the octave of positive numbers, then that of negative ones."""
+    with np.errstate(divide="ignore"):
+        octaves = np.clip(np.floor(np.log2(np.abs(values))) - _LEAST, 0, _OCTAVES - 1)
+    return np.where(values == 0, 0, 1 + octaves + _OCTAVES * (values < 0)).astype(np.int64)
 
 
 def _bins(cells: Sequence[str], wanted: Wanted | None) -> NDArray[np.int64]:
     kind = None if wanted is None else wanted.kind
     values = reading.numbers(cells) if kind in (None, "number") else np.full(len(cells), np.nan)
-    with np.errstate(divide="ignore"):
-        octaves = np.clip(np.floor(np.log2(np.abs(np.nan_to_num(values)))) - _LEAST, 0, _OCTAVES - 1)
-    bins = np.where(values == 0, 0, 1 + octaves + _OCTAVES * (values < 0))
+    bins = _magnitudes(np.nan_to_num(values))
     for row in np.flatnonzero(np.isnan(values)).tolist():
         bins[row] = _other_bin(cells[row], kind)
-    return bins.astype(np.int64)
+    return bins
 
 
 def _other_bin(cell: str, kind: str | None) -> int:
