@@ -13,6 +13,7 @@ import argparse
 import gc
 import json
 import math
+import os
 import time
 import traceback
 from pathlib import Path
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help="instead of each row's own number")
     parser.add_argument("--only", nargs="*", default=list(ORDER))
     parser.add_argument("--rows", nargs="*", help="rows whose names begin so; the others are left out")
+    parser.add_argument("--ways", nargs="*", default=(), help="of timings: plain, ghost, ...; the others are left out")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-search", action="store_true")
     parser.add_argument("--shorten", type=float, default=1.0, help="steps are multiplied by this (for a try)")
@@ -78,7 +80,7 @@ def main() -> None:
             if time.monotonic() > deadline:
                 break
             print(f"{time.monotonic() - began:6.1f} s  {timing.name}", flush=True)
-            times = measure(timing, device, lambda text: print(text, flush=True), deadline)
+            times = measure(timing, device, lambda text: print(text, flush=True), deadline, options.ways)
             keep(done, name, {"name": timing.name, "times": times, "setting": setting(device)}, options.out)
         for row in experiments[name].rows:
             if options.rows and not row.name.startswith(tuple(options.rows)):
@@ -112,7 +114,9 @@ def main() -> None:
 
 def keep(done: dict[str, list[dict[str, Any]]], name: str, result: dict[str, Any], out: Path) -> None:
     done[name] = [*(other for other in done.get(name, []) if other["name"] != result["name"]), result]
-    out.write_text(json.dumps(done, indent=1))
+    beside = out.with_suffix(".partial")
+    beside.write_text(json.dumps(done, indent=1))
+    os.replace(beside, out)
 
 
 SHOWN = (

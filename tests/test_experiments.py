@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hush import Normalised, Plan, Private
+from hush import Normalised, PerLayer, Plan, Private
 from hush.cli import main
 from hush.experiments import alone, architectures, pictures, results, runner, speed, tasks
 from hush.experiments.accounts import ACCOUNTS
@@ -28,7 +28,7 @@ from hush.methods.mac import MAC, BinaryCrossEntropy, Expansion, SquaredError, Z
 FOLDER = Path(__file__).parents[1] / "experiments"
 
 
-def _by_the_loop(model, parameters, losses, x, y, clip):
+def _by_the_loop(model, parameters, losses, x, y, clip, apart=False):
     """Each model's clipped sum, one example at a time with autograd on the parameters themselves."""
     models, batch = x.shape[:2]
     total = {name: torch.zeros_like(value) for name, value in parameters.items()}
@@ -37,9 +37,12 @@ def _by_the_loop(model, parameters, losses, x, y, clip):
             mine = {name: value[s : s + 1].clone().requires_grad_() for name, value in parameters.items()}
             loss = losses(model.forward(Tape(), mine, x[s : s + 1, b : b + 1]), y[s : s + 1, b : b + 1]).sum()
             gradients = torch.autograd.grad(loss, list(mine.values()))
-            norm = torch.sqrt(sum(g.square().sum() for g in gradients))
+            squares = {name: g.square().sum().item() for name, g in zip(mine, gradients, strict=True)}
             for name, g in zip(mine, gradients, strict=True):
-                total[name][s] += g[0] * min(1.0, clip / norm.item())
+                layer = name.removesuffix(".bias")
+                counted = [n for n in squares if not apart or n in (layer, layer + ".bias")]
+                norm = math.sqrt(sum(squares[n] for n in counted))
+                total[name][s] += g[0] * min(1.0, clip / max(norm, 1e-30))
     return total
 
 
@@ -51,6 +54,7 @@ CASES = {
     "scattering network": (architectures.scattering_network(5, 4, width=6), (2, 3, 2, 4, 4, 5), None, cross_entropy),
     "autoencoder": (architectures.multilayer((8, 3, 8)), (2, 4, 1, 8), 8, half_squared_error),
     "factorisation": (architectures.factorisation(6, 5, 3), None, 0, half_squared_error),
+    "text network": (architectures.text_network(words=5, width=4), 7, None, cross_entropy),
     "averaged embeddings": (architectures.word_network(words=5, width=4), 12, None, cross_entropy),
     "neural factorisation": (architectures.neural_factorisation(6, 5, classes=10), None, None, cross_entropy),
 }
@@ -79,6 +83,123 @@ def test_stacked_models_clip_as_the_loop_does(case):
     assert set(found) == set(expected)
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_layers_clipped_one_by_one_are_clipped_as_the_loop_does():
+    model, shape, _, losses = CASES["multilayer"]
+    generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+    parameters = {k: v.double() for k, v in model.start(generators, torch.device("cpu")).items()}
+    x = torch.randn(shape, generator=generators[0]).double()
+    y = torch.randint(0, 10, x.shape[:2], generator=generators[0])
+    seen = []
+
+    def weigh(norms):
+        seen.append(norms.shape)
+        return (0.7 / norms.clamp_min(1e-30)).clamp_max(1)
+
+    found = clipped_sums(model.forward, parameters, losses, x, y, weigh, apart=True)
+    assert seen == [(2, 4, 3)]
+    for name, value in _by_the_loop(model, parameters, losses, x, y, 0.7, apart=True).items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_a_row_of_two_layers_moves_by_at_most_its_plans_sensitivity_and_gets_its_noise():
+    """One record with huge gradients: each layer's sum has norm C, the whole C sqrt(2), the noise sigma C a layer."""
+    row = Row("r", "mnist", "hidden-100", 1, steps=1, noise=4.0, clip=3.0, layers=2)
+    plan = row.plan(1)
+    model = architectures.multilayer((6, 5, 10))
+    records = Records(1e3 * torch.randn(1, 1, 6, generator=torch.Generator().manual_seed(1)), torch.tensor([3]))
+    trainer = Trainer(model, cross_entropy, records, [(plan, row.training)], [0], batch=1, steps=1)
+    sums = trainer._gradient()
+    for layer in ("layer0", "layer1"):
+        norm = math.hypot(*(sums[name].norm().item() for name in (layer, layer + ".bias")))
+        assert norm == pytest.approx(3.0, rel=1e-5)
+    assert trainer.stds.tolist() == pytest.approx([12.0])
+    assert plan.noise_multiplier == pytest.approx(4 / math.sqrt(2))
+    assert 12.0 / (3.0 * math.sqrt(2)) == pytest.approx(plan.noise_multiplier)
+
+
+def test_other_groups_than_layers_are_refused_by_the_stack():
+    plan = Plan(
+        records=4, batch=4, steps=1, noise_multiplier=1.0, delta=1e-3, clip=PerLayer({"layer0": 1.0, "layer1": 2.0})
+    )
+    records = Records(torch.randn(4, 1, 6), torch.zeros(4, dtype=torch.long))
+    with pytest.raises(ValueError, match="each layer at one norm"):
+        Trainer(
+            architectures.multilayer((6, 5, 10)),
+            cross_entropy,
+            records,
+            [(plan, Recipe(0.1))],
+            [0],
+            batch=4,
+            steps=1,
+        )
+
+
+@pytest.mark.parametrize("case", ["multilayer", "mnist network", "text network"])
+def test_a_projection_is_of_the_whole_gradient(case):
+    """Two directions' mean square, in float64, against gradients by autograd."""
+    model, shape, _, losses = CASES[case]
+    generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+    parameters = {k: v.double() for k, v in model.start(generators, torch.device("cpu")).items()}
+    directions = [
+        {k: torch.randn(v.shape, generator=generators[0]).double() for k, v in parameters.items()} for _ in "ab"
+    ]
+    if isinstance(shape, int):
+        x = torch.randint(0, 5, (2, 4, shape), generator=generators[0])
+    else:
+        x = torch.randn(shape, generator=generators[0]).double()
+    y = torch.randint(0, 2, x.shape[:2], generator=generators[0])
+    seen = []
+
+    def weigh(norms):
+        seen.append(norms)
+        return torch.ones_like(norms)
+
+    clipped_sums(model.forward, parameters, losses, x, y, weigh, directions=directions)
+    mine = {name: value[:1].clone().requires_grad_() for name, value in parameters.items()}
+    loss = losses(model.forward(Tape(), mine, x[:1, 1:2]), y[:1, 1:2]).sum()
+    gradients = dict(zip(mine, torch.autograd.grad(loss, list(mine.values())), strict=True))
+    squares = [sum((g * v[name][:1]).sum() for name, g in gradients.items()) ** 2 for v in directions]
+    torch.testing.assert_close(seen[0][0, 1, 0], torch.sqrt(sum(squares) / 2), rtol=1e-9, atol=1e-12)
+
+
+def test_stacked_networks_are_the_modules():
+    """CIFAR-10's and the texts': the module with a stacked model's weights gives the same outputs."""
+    torch.manual_seed(0)
+    stacked = architectures.cifar_network()
+    weights = stacked.start([torch.Generator().manual_seed(0)], torch.device("cpu"))
+    module = network("cifar-network")
+    convolutions = [layer for layer in module if isinstance(layer, nn.Conv2d)]
+    x = torch.randn(1, 2, 1, 32, 32, 3)
+    with torch.no_grad():
+        for k, layer in enumerate(convolutions, 1):
+            layer.weight.copy_(weights[f"conv{k}"][0].T.view_as(layer.weight))
+            layer.bias.zero_()
+        dense = weights["out"][0].view(4, 4, 256, 10).permute(3, 2, 0, 1)
+        module[-1].weight.copy_(dense.reshape(10, -1))
+        module[-1].bias.zero_()
+        found = stacked.forward(Tape(), weights, x)[0, :, 0]
+        torch.testing.assert_close(found, module(x[0, :, 0].movedim(3, 1)), rtol=1e-4, atol=1e-5)
+    assert stacked.size == 623_146
+
+    stacked = architectures.text_network()
+    weights = stacked.start([torch.Generator().manual_seed(0)], torch.device("cpu"))
+    module = network("text-network")
+    tokens = torch.randint(0, 8185, (1, 3, 20))
+    with torch.no_grad():
+        module.words.weight.copy_(weights["words"][0])
+        for suffix, name in (("l0", "ahead"), ("l0_reverse", "back")):
+            getattr(module.lstm, f"weight_ih_{suffix}").copy_(weights[name][0].T)
+            getattr(module.lstm, f"weight_hh_{suffix}").copy_(weights[name + ".state"][0].T)
+            getattr(module.lstm, f"bias_hh_{suffix}").zero_()
+            getattr(module.lstm, f"bias_ih_{suffix}").zero_()[64:128] = 1.0
+        for layer, name in ((module.dense, "dense"), (module.out, "out")):
+            layer.weight.copy_(weights[name][0].T)
+            layer.bias.zero_()
+        found = stacked.forward(Tape(), weights, tokens)[0, :, 0]
+        torch.testing.assert_close(found, module(tokens[0]), rtol=1e-4, atol=1e-5)
+    assert stacked.size == 598_274
 
 
 def test_half_precision_inputs_are_clipped_like_others_but_for_rounding():

@@ -51,6 +51,47 @@ def word_network(words: int = 10_000, width: int = 16, repeated: bool = True) ->
     return Model(shapes, forward)
 
 
+def text_network(words: int = 8185, width: int = 64) -> Model:
+    """The network of `networks.TextNetwork` on texts (S, B, L) of word numbers; its LSTM has one bias a gate here.
+
+    Gates lie as i, f, g, o along a layer's outputs.  With z_t = x_t W + b + h_{t-1} U, the gradient at x_t W + b is the
+    one at z_t, and so U's gradient is the sum over t of h_{t-1} times it.
+    """
+    spread = 1 / math.sqrt(3 * width)  # PyTorch's start
+    shapes: dict[str, tuple[tuple[int, ...], float]] = {"words": ((words, width), 0.03)}
+    for name in ("ahead", "back"):
+        shapes |= {name: ((width, 4 * width), spread), name + ".bias": ((4 * width,), 0.0)}
+        shapes[name + ".state"] = ((width, 4 * width), spread)
+    shapes |= _weights("dense", 2 * width, width, math.sqrt(2)) | _weights("out", width, 2)
+
+    def forward(tape: Tape, p: Parameters, x: Tensor) -> Tensor:
+        models = len(x)
+        seen = tape.words("words", p, x)
+        inputs = {"ahead": tape.affine("ahead", p, seen), "back": tape.affine("back", p, seen.flip(2))}
+        both = torch.cat([inputs["ahead"], inputs["back"]])
+        last, before = _recurrent(both, torch.cat([p["ahead.state"], p["back.state"]]))
+        for name, states in zip(inputs, (before[:models], before[models:]), strict=True):
+            tape.again(name + ".state", states, inputs[name])
+        ends = torch.cat([last[:models], last[models:]], 2)[:, :, None]
+        return tape.affine("out", p, torch.relu(tape.affine("dense", p, ends)))
+
+    return Model(shapes, forward)
+
+
+def _recurrent(inputs: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """An LSTM's last state (S, B, H), and the states before every step (S, B, L, H), from what its inputs add."""
+    width = weight.shape[1]
+    h = c = inputs.new_zeros(*inputs.shape[:2], width)
+    before = []
+    for part in inputs.unbind(2):
+        before.append(h.detach())
+        gates = torch.baddbmm(part, h, weight)
+        i, f, o = gates[..., :width].sigmoid(), (gates[..., width : 2 * width] + 1).sigmoid(), gates[..., 3 * width :]
+        c = f * c + i * gates[..., 2 * width : 3 * width].tanh()
+        h = o.sigmoid() * c.tanh()
+    return h, torch.stack(before, 2)
+
+
 def _patches(x: Tensor, size: int, stride: int) -> Tensor:
     """(S, B, A, H, W, K) to (S, B, A, h, w, size*size*K) by views and one copy."""
     views = x.unfold(3, size, stride).unfold(4, size, stride)  # S B A h w K size size
@@ -86,6 +127,25 @@ def mnist_network(activation: Callable[[Tensor], Tensor] = torch.relu) -> Model:
         x = activation(_convolve(tape, "conv2", p, _pool(x, 2, 1), 4, 2))
         x = _pool(x, 2, 1).flatten(3)
         return tape.affine("out", p, activation(tape.affine("dense", p, x)))
+
+    return Model(shapes, forward)
+
+
+def cifar_network() -> Model:
+    """The network of `networks.cifar_network` on (32, 32, 3) images: 623,146 parameters."""
+    widths = (3, 32, 32, 64, 64, 128, 128, 256)
+    names = [f"conv{k}" for k in range(1, 8)]
+    shapes: dict[str, tuple[tuple[int, ...], float]] = {}
+    for name, channels, width in zip(names, widths[:-1], widths[1:], strict=True):
+        shapes |= _weights(name, 9 * channels, width)
+    shapes |= _weights("out", 4 * 4 * 256, 10)
+
+    def forward(tape: Tape, p: Parameters, x: Tensor) -> Tensor:
+        for k, name in enumerate(names, 1):
+            x = torch.tanh(_convolve(tape, name, p, _pad(x, 1, 1), 3, 1))
+            if k in (2, 4, 6):
+                x = x.unflatten(4, (-1, 2)).unflatten(3, (-1, 2)).mean((4, 6))
+        return tape.affine("out", p, x.flatten(3))
 
     return Model(shapes, forward)
 

@@ -48,6 +48,9 @@ class TextNetwork(nn.Module):
         self.words = nn.Embedding(words, width)
         nn.init.uniform_(self.words.weight, -0.05, 0.05)  # Keras's start
         self.lstm = nn.LSTM(width, width, batch_first=True, bidirectional=True)
+        for name, values in self.lstm.named_parameters():
+            if name.startswith("bias_ih"):  # gates i, f, g, o: Keras starts with what was seen kept
+                nn.init.ones_(values.data[width : 2 * width])
         self.dense = nn.Linear(2 * width, width)
         self.out = nn.Linear(width, 2)
 

@@ -92,7 +92,8 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
             if apart and "epsilon" in row.paper:
                 near.append(apart)
                 claimed = f"{row.paper['epsilon']:g}"
-                cells = (_paper(row), _score(score), apart, claimed, f"**{score['epsilon']:.3g}**")
+                certified = f"{score['epsilon']:.3g}" if "epsilon" in score else _epsilon(score)
+                cells = (_paper(row), _score(score), apart, claimed, f"**{certified}**")
                 claims.append((f"{_NAMES.get(experiment.paper, experiment.paper)}, {task}, {row.name}", *cells))
     checks = [check for result in found.values() if result["account"] for check in result["account"]["checks"]]
     held = sum(check["holds"] for check in checks)
@@ -219,6 +220,8 @@ def _score(score: dict[str, Any]) -> str:
 
 
 def _epsilon(score: dict[str, Any]) -> str:
+    if "epsilon_above" in score:
+        return f"above {score['epsilon_above']:,.0f}"
     return f"{score['epsilon']:.4f}" if "epsilon" in score else ""
 
 

@@ -31,8 +31,8 @@ def _curves(experiment: Experiment, scores: Scores) -> list[tuple[Row, dict[str,
 
 def _spent(row: Row, epochs: list[float]) -> list[Mechanism]:
     """The row's mechanism after so many epochs, what was released beside the training included."""
-    assert row.noise is not None
-    step = Gaussian(row.noise).poisson(row.batch / RECORDS)
+    assert row.together is not None
+    step = Gaussian(row.together).poisson(row.batch / RECORDS)
     runs = [step * max(1, round(count * RECORDS / row.batch)) for count in epochs]
     return [*runs] if row.pca_noise is None else [Gaussian(row.pca_noise) + run for run in runs]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hush.accounting import Gaussian, Mechanism, calibrate
-from hush.clipping import Clipping, Flat, Normalised
+from hush.clipping import Clipping, Flat, Normalised, PerLayer
 from hush.experiments.speed import Timing
 from hush.experiments.trainer import Recipe
 from hush.methods.expansion import Expansion
@@ -26,6 +27,9 @@ class Row:
     noise       the noise multiplier, or `epsilon` at `delta` from which hush finds the smallest; with both, and
                 neither steps nor epochs, there are as many steps as epsilon allows
     clip        the norm; `normalised` scales every gradient to it (automatic clipping)
+    layers      so many layers are clipped one by one, each at `clip` with noise of `noise` times that: together they
+                release with the noise multiplier noise/sqrt(layers)
+    projections norms are estimated from so many random projections (Bu et al. 2021); 0: they are computed
     average     the decay of the weights' average, which is then what is evaluated
     final       the learning rate's end over its start; reached in a line, or by equal factors if `geometric`
     z_steps     steps of DP-MAC on auxiliary coordinates with the learning rate `z_rate`; 0: gradients are clipped
@@ -51,6 +55,8 @@ class Row:
     delta: float = 1e-5
     clip: float = 1.0
     normalised: bool = False
+    layers: int = 1
+    projections: int = 0
     lr: float = 0.1
     momentum: float = 0.0
     adam: bool = False
@@ -82,9 +88,14 @@ class Row:
             return self.steps
         if self.epochs is not None:
             return round(self.epochs * records / self.batch)
-        if self.noise is None or self.epsilon is None:
+        if self.together is None or self.epsilon is None:
             raise ValueError(f"The row {self.name!r} needs steps or epochs, or a noise and an epsilon to spend.")
-        return _most_steps(self.noise, min(1.0, self.batch / records), self.pca_noise, self.epsilon, self.delta)
+        return _most_steps(self.together, min(1.0, self.batch / records), self.pca_noise, self.epsilon, self.delta)
+
+    @property
+    def together(self) -> float | None:
+        """The noise multiplier of a whole step."""
+        return None if self.noise is None else self.noise / math.sqrt(self.layers)
 
     def plan(self, records: int, beside: Mechanism | None = None) -> Plan | None:
         """What is promised; nothing for a plain row."""
@@ -93,9 +104,11 @@ class Row:
         clip: Clipping = Normalised(self.clip) if self.normalised else Flat(self.clip)
         if self.z_steps:
             clip = Expansion(self.clip)
+        if self.layers > 1:
+            clip = PerLayer({f"layer{k}": self.clip for k in range(self.layers)})
         batch, steps = min(self.batch, records), self.length(records)
         epsilon = self.epsilon if self.noise is None else None
-        return _plan(records, batch, steps, self.noise, epsilon, self.delta, clip, beside)
+        return _plan(records, batch, steps, self.together, epsilon, self.delta, clip, beside, self.projections)
 
     @property
     def training(self) -> Recipe:
@@ -139,6 +152,7 @@ def _plan(
     delta: float,
     clip: Clipping,
     beside: Mechanism | None,
+    projections: int,
 ) -> Plan:
     """Remembered, since rows that differ in their learning rates share it and its noise is searched for."""
     return Plan(
@@ -150,6 +164,7 @@ def _plan(
         delta=delta,
         clip=clip,
         beside=beside,
+        projections=projections or None,
     )
 
 

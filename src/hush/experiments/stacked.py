@@ -10,7 +10,7 @@ to the outputs then gives every example's gradient as a product of what was kept
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -52,6 +52,13 @@ class Affine:
             total = self.formed.square().sum((2, 3))
         return total + g.sum(2).square().sum(2) if self.bias else total
 
+    def along(self, g: Tensor, directions: Parameters) -> Tensor:
+        """(S, B): every example's gradient times a direction in the space of this layer's parameters."""
+        weight = directions[self.name].to(self.inputs.dtype)
+        moved = (self.inputs.flatten(1, 2) @ weight).view_as(g).to(g.dtype)
+        total = (moved * g).sum((2, 3))
+        return total + (g.sum(2) * directions[self.name + ".bias"][:, None]).sum(2) if self.bias else total
+
     def weighted_sums(self, g: Tensor, weights: Tensor) -> Parameters:
         if self.formed is not None:
             shares = weights if self.scale is None else weights * self.scale
@@ -83,6 +90,40 @@ class Lookup:
         sums = g.new_zeros(models * self.rows, width)
         sums.index_add_(0, offsets.flatten(), (g * weights[:, :, None]).flatten(0, 1))
         return {self.name: sums.view(models, self.rows, width)}
+
+
+@dataclass(eq=False)
+class Words:
+    """out[s, b, l] = table[s, index[s, b, l]]: a text's embeddings, word by word.
+
+    A word that occurs twice has the sum of both gradients: |gradient|^2 is the sum of g_l . g_m over all places l, m of
+    the same word.
+    """
+
+    name: str
+    index: Tensor
+    out: Tensor
+    rows: int
+
+    def squared_norms(self, g: Tensor) -> Tensor:
+        same = self.index[:, :, :, None] == self.index[:, :, None]
+        return ((g @ g.mT) * same).sum((2, 3))
+
+    def along(self, g: Tensor, directions: Parameters) -> Tensor:
+        return (_rows(directions[self.name], self.index) * g).sum((2, 3))
+
+    def weighted_sums(self, g: Tensor, weights: Tensor) -> Parameters:
+        models, width = len(g), g.shape[3]
+        offsets = self.index + self.rows * torch.arange(models, device=g.device)[:, None, None]
+        sums = g.new_zeros(models * self.rows, width)
+        sums.index_add_(0, offsets.flatten(), (g * weights[:, :, None, None]).flatten(0, 2))
+        return {self.name: sums.view(models, self.rows, width)}
+
+
+def _rows(table: Tensor, index: Tensor) -> Tensor:
+    """(S, rows, width) at (S, B, L) to (S, B, L, width)."""
+    models = torch.arange(len(table), device=table.device)
+    return table[models[:, None, None], index]
 
 
 @dataclass(eq=False)
@@ -122,7 +163,7 @@ class Bag:
 class Tape:
     """What met which parameter; every name at most once."""
 
-    met: list[Affine | Lookup | Bag] = field(default_factory=list)
+    met: list[Affine | Lookup | Words | Bag] = field(default_factory=list)
 
     def affine(self, name: str, parameters: Parameters, inputs: Tensor) -> Tensor:
         bias = parameters.get(name + ".bias")
@@ -142,6 +183,16 @@ class Tape:
         self.met.append(Lookup(name, index, out, rows))
         return out
 
+    def words(self, name: str, parameters: Parameters, index: Tensor) -> Tensor:
+        table = parameters[name]
+        out = _rows(table, index).requires_grad_()
+        self.met.append(Words(name, index, out, table.shape[1]))
+        return out
+
+    def again(self, name: str, inputs: Tensor, out: Tensor) -> None:
+        """A weight without a bias that met `inputs` in a sum with an `affine`'s output: it has that one's gradients."""
+        self.met.append(Affine(name, inputs.detach(), out, False))
+
     def bag(self, name: str, parameters: Parameters, index: Tensor, repeated: bool = True) -> Tensor:
         table = parameters[name]
         models, rows, width = table.shape
@@ -159,18 +210,39 @@ def clipped_sums(
     inputs: Tensor,
     targets: Tensor,
     weigh: Callable[[Tensor], Tensor],
+    apart: bool = False,
+    directions: Sequence[Parameters] = (),
 ) -> Parameters:
-    """Each model's sum of clipped per-example gradients; `losses(outputs, targets)` and `weigh(norms)` are (S, B)."""
+    """Each model's sum of clipped per-example gradients; `losses(outputs, targets)` is (S, B).
+
+    `weigh` takes norms (S, B, 1) to weights; with `apart` those of every layer, (S, B, layers), in the tape's order.
+    Given random `directions`, norms are estimated from them (Bu et al. 2021): (mean over v of <gradient, v>^2)^(1/2).
+    """
     tape = Tape()
     with torch.enable_grad():
         total = losses(forward(tape, parameters, inputs), targets).sum()
         gradients = torch.autograd.grad(total, [met.out for met in tape.met])
-    squares = torch.stack([met.squared_norms(g) for met, g in zip(tape.met, gradients, strict=True)]).sum(0)
-    weights = weigh(squares.clamp_min(0).sqrt())
+    if directions:
+        squares = torch.stack([_along(tape, gradients, each).square() for each in directions]).mean(0)[:, :, None]
+    else:
+        squares = torch.stack([met.squared_norms(g) for met, g in zip(tape.met, gradients, strict=True)], 2)
+        squares = squares if apart else squares.sum(2, keepdim=True)
+    weights = weigh(squares.clamp_min(0).sqrt()).expand(-1, -1, len(tape.met))
     sums: Parameters = {}
-    for met, g in zip(tape.met, gradients, strict=True):
-        sums |= met.weighted_sums(g, weights)
+    for k, (met, g) in enumerate(zip(tape.met, gradients, strict=True)):
+        sums |= met.weighted_sums(g, weights[:, :, k])
     return sums
+
+
+def _along(tape: Tape, gradients: Sequence[Tensor], directions: Parameters) -> Tensor:
+    products = []
+    for met, g in zip(tape.met, gradients, strict=True):
+        if not isinstance(met, Affine | Words):
+            raise ValueError(
+                f"Norms of the embedding {met.name!r} aren't estimated from projections in stacked models."
+            )
+        products.append(met.along(g, directions))
+    return torch.stack(products).sum(0)
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,8 @@ def model(name: str, task: Task) -> Model:
         "binary-linear": lambda: architectures.linear(x[0, 0].numel(), 2),
         "binary-linear-without-bias": lambda: architectures.linear(x[0, 0].numel(), 2, bias=False),
         "mnist-network": architectures.mnist_network,
+        "cifar-network": architectures.cifar_network,
+        "text-network": architectures.text_network,
         "mnist-tanh-network": lambda: architectures.mnist_network(torch.tanh),
         "scattering-network": lambda: architectures.scattering_network(x.shape[4], x.shape[2]),
         "adult-network": lambda: architectures.multilayer((x.shape[2], 16, 2)),

@@ -123,6 +123,7 @@ class Trainer:
             raise ValueError("Recipes of models trained together may differ in their learning rate only.")
         plans = [plan for plan, _ in each]
         self.clip = plans[0].clip if plans[0] is not None else None
+        self.projections = (plans[0].projections or 0) if plans[0] is not None else 0
         self.rate = batch / len(records)
         self.capacity = (
             len(records)
@@ -141,6 +142,7 @@ class Trainer:
             stds = [
                 std and std * limit * math.sqrt(coordinates.layers) for std, limit in zip(stds, limits, strict=True)
             ]
+        self.apart = coordinates is None and any(_layer_by_layer(plan, names) for plan in plans)
         self.limits, self.stds = self._column(limits), self._column(stds)
         self._allocate()
 
@@ -189,13 +191,14 @@ class Trainer:
 
     def _weigh(self, norms: Tensor, real: Tensor) -> Tensor:
         if self.clip is None:
-            return real.float()
-        limits = self.limits[:, None].expand_as(norms).reshape(-1, 1)
-        return self.clip.weigh(norms.reshape(-1, 1), limits).view_as(norms) * real
+            return real[:, :, None].float()
+        limits = self.limits[:, None, None].expand_as(norms).flatten(0, 1)
+        return self.clip.weigh(norms.flatten(0, 1), limits).view_as(norms) * real[:, :, None]
 
     def _gradient(self) -> Parameters:
         index, real = self._draw()
         total = {name: torch.zeros_like(value) for name, value in self.weights.items()}
+        directions = [{k: torch.randn_like(v) for k, v in self.weights.items()} for _ in range(self.projections)]
         for begin in range(0, self.capacity, self.chunk):
             part, mask = index[:, begin : begin + self.chunk], real[:, begin : begin + self.chunk]
             x, y = self._everyone(begin) if self.rate >= 1 else (self._inputs(part), self.records.y[part])
@@ -203,7 +206,7 @@ class Trainer:
                 sums = self.coordinates.sums(self.weights, x[:, :, 0], y, self.limits, mask)
             else:
                 weigh = partial(self._weigh, real=mask)
-                sums = clipped_sums(self.model.forward, self.weights, self.losses, x, y, weigh)
+                sums = clipped_sums(self.model.forward, self.weights, self.losses, x, y, weigh, self.apart, directions)
             for name, value in sums.items():
                 total[name] += value
         return total
@@ -309,6 +312,18 @@ class Trainer:
             torch.cuda.synchronize()
             return None
         return graph
+
+
+def _layer_by_layer(plan: Plan | None, names: Sequence[str]) -> bool:
+    """Whether layers are clipped one by one rather than together; no other groups are stacked."""
+    groups = plan.clip.groups(names) if plan is not None else ()
+    if plan is None or len(groups) == 1:
+        return False
+    layers = [{names[i].removesuffix(".bias") for i in group} for group in groups]
+    alike = len({*plan.clip.thresholds(0, names)}) == 1 and len({*plan.stds(0, names)}) == 1
+    if not alike or any(len(layer) > 1 for layer in layers):
+        raise ValueError(f"Stacked models are clipped as a whole, or each layer at one norm, not as in {plan.clip}.")
+    return True
 
 
 def as_taken(model: Model, x: Tensor) -> Tensor:

@@ -52,9 +52,7 @@ def run_row(
     if row.recipe == "baseline":
         return _baseline(row, task, device)
     count = seeds or row.seeds
-    if row.model in alone.NETWORKS or (
-        device.type == "cpu" and row.recipe == "paper" and row.model == "mnist-network" and not row.watch
-    ):
+    if alone.better(row, device):
         return _one_by_one(row, task, device, count, keeper)
     if row.watch:
         keeper.notes |= {"epochs": [], "test": [], "train": []}
@@ -111,12 +109,9 @@ def _promise(row: Row, task: Task) -> Result:
     plan = row.plan(len(task.train), task.beside)
     if plan is None or row.recipe == "unsound":
         return {}
-    return {
-        "noise": plan.noise_multiplier,
-        "delta": plan.delta,
-        "epsilon": plan.promise().upper,
-        "neighbours": plan.neighbours.value,
-    }
+    promise = plan.promise()
+    known = {"epsilon": promise.upper} if math.isfinite(promise.upper) else {"epsilon_above": promise.lower}
+    return {"noise": plan.noise_multiplier, "delta": plan.delta, **known, "neighbours": plan.neighbours.value}
 
 
 def _baseline(row: Row, task: Task, device: torch.device) -> Result:
