@@ -376,7 +376,8 @@ class Private:
         elif batch < 64:  # room for the largest batch would be mostly padding: go in two or three rounds instead
             room = math.ceil(batch / 2)
         else:
-            room = 8 * math.ceil((batch + 3 * math.sqrt(batch)) / 8)
+            # twice for one batch in forty costs less than more padding for all
+            room = 8 * math.ceil((batch + 2 * math.sqrt(batch)) / 8)
         return min(room, self.plan.records, self.microbatch or room)
 
     def _trained(self) -> tuple[list[str], list[nn.Parameter]]:

@@ -26,7 +26,7 @@ from torch import Tensor
 # Forming costs dim(a) * dim(b) a position, Gram matrices cost T * (dim(a) + dim(b)); a formed gradient also saves the
 # second matrix product, and each Gram matrix is written and read once more.
 _FORMED_BONUS = 2.0
-_UNFOLDED_ON_GPU, _UNFOLDED_ON_CPU = 1 << 28, 1 << 24  # bytes of windows at a time
+_UNFOLDED_ON_GPU, _UNFOLDED_ON_CPU = 1 << 27, 1 << 24  # bytes of windows at a time
 
 
 @dataclass(frozen=True)
