@@ -409,3 +409,19 @@ def test_a_replayed_graph_draws_the_noise_of_its_step() -> None:
         graph.replay()
         for ours, expected in zip(captured, noise.gaussian(key, step, shapes, [1.0, 1.0], "cuda"), strict=True):
             assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_noise_added_in_place_is_the_same_noise(secure: bool) -> None:
+    if secure:
+        pytest.importorskip("cryptography")
+    key = Key.from_seed(3, secure=secure)
+    torch.manual_seed(0)
+    last = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last)
+    sums = [torch.randn(300, 701), torch.randn(5), torch.randn(()), torch.randn(0), last]
+    stds = [1.0, 2.0, 1.0, 1.0, 0.5]
+    copies = [total.clone() for total in sums]
+    beside, within = noise.add(key, 2, sums, stds), noise.add(key, 2, copies, stds, in_place=True)
+    assert all(a is b for a, b in zip(within, copies, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(beside, within, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(sums, within, strict=True) if a.numel())

@@ -8,7 +8,7 @@ key.  With a secure key it is drawn on the CPU from a cipher, and added and roun
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -19,20 +19,33 @@ from hush.hardened import rounded
 from hush.keys import Key
 
 PURPOSE = "noise"
+_GPU_BLOCK = 1 << 21  # numbers drawn at once
 
 
-def add(key: Key, step: int, sums: Sequence[Tensor], stds: Sequence[float], purpose: str = PURPOSE) -> list[Tensor]:
+def add(
+    key: Key,
+    step: int,
+    sums: Sequence[Tensor],
+    stds: Sequence[float],
+    purpose: str = PURPOSE,
+    in_place: bool = False,
+) -> list[Tensor]:
     """Each of `sums` plus Gaussian noise of its standard deviation: what may leave the process.
 
-    The same key, step and purpose give the same noise: never use them for different sums.
+    The same key, step and purpose give the same noise: never use them for different sums.  `in_place` writes over the
+    sums, which must share no memory, and draws the same noise piece by piece.
     """
     _check(sums, stds)
-    if key.secure:
-        return _hardened(key, step, sums, stds, purpose)
     if not sums:
         return []
     # noise coarser than the sums would leave their last digits as they are
     dtype = torch.float64 if any(total.dtype == torch.float64 for total in sums) else torch.float32
+    if in_place:
+        _add_in_place(key, step, sums, stds, dtype, purpose)
+        return list(sums)
+    if key.secure:
+        copies = [total.detach().clone(memory_format=torch.contiguous_format) for total in sums]
+        return add(key, step, copies, stds, purpose, in_place=True)
     noise = gaussian(key, step, [t.shape for t in sums], stds, sums[0].device, dtype, purpose)
     if any(total.dtype is not dtype or total.device != sums[0].device for total in sums):
         noise = [z.to(total) for total, z in zip(sums, noise, strict=True)]
@@ -54,7 +67,7 @@ def gaussian(
     device = torch.device(device)
     if key.secure:
         zeros = [torch.zeros(tuple(shape), dtype=dtype) for shape in shapes]
-        return [z.to(device) for z in _hardened(key, step, zeros, stds, purpose)]
+        return [z.to(device) for z in add(key, step, zeros, stds, purpose, in_place=True)]
     if device.type == "cpu":
         generator = np.random.Generator(key.philox(purpose, step))
         drawn = (generator.standard_normal(tuple(shape)) * std for shape, std in zip(shapes, stds, strict=True))
@@ -83,27 +96,87 @@ def seed(generator: torch.Generator, key: Key, step: int, purpose: str = PURPOSE
 def standard(
     generator: torch.Generator, shapes: Sequence[Sequence[int]], dtype: torch.dtype = torch.float32, std: float = 1.0
 ) -> list[Tensor]:
-    """The generator's next normal numbers, in one launch: a tensor for each shape, all parts of one."""
+    """The generator's next normal numbers, in few launches: a tensor for each shape, all parts of one."""
     sizes = [math.prod(shape) for shape in shapes]
-    flat = torch.empty(sum(sizes), device=generator.device, dtype=dtype).normal_(0.0, std, generator=generator)
+    flat = torch.empty(sum(sizes), device=generator.device, dtype=dtype)
+    for block in flat.split(_GPU_BLOCK):
+        block.normal_(0.0, std, generator=generator)
     return [part.view(tuple(shape)) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]
 
 
-def _hardened(key: Key, step: int, sums: Sequence[Tensor], stds: Sequence[float], purpose: str) -> list[Tensor]:
-    stream = key.stream(purpose, step)
-    noisy, first = [], 0
-    for total, std in zip(sums, stds, strict=True):
-        values = total.detach().to("cpu", torch.float64).numpy().ravel()
+def _add_in_place(
+    key: Key, step: int, sums: Sequence[Tensor], stds: Sequence[float], dtype: torch.dtype, purpose: str
+) -> None:
+    """What `gaussian` draws, or hardened noise, block by block, so that it needs little memory of its own."""
+    flat = [total.detach().reshape(-1) for total in sums]
+    sizes = [len(x) for x in flat]
+    on_gpu = sums[0].is_cuda and not key.secure
+    size = _GPU_BLOCK if on_gpu else min(max(sum(sizes) // 64, 1 << 12), 1 << 16)
+    if key.secure:
+        harden = _Hardened(key, step, purpose)
+    elif on_gpu:
+        source = torch.Generator(sums[0].device)
+        seed(source, key, step, purpose)
+    else:
+        generator = np.random.Generator(key.philox(purpose, step))
+    for block in _blocks(sizes, size):
+        parts = [flat[k][start:stop] for k, start, stop in block]
+        if key.secure:
+            for part, (k, _, _) in zip(parts, block, strict=True):
+                harden(part, float(stds[k]))
+            continue
+        if on_gpu:
+            one = len(set(stds)) == 1
+            drawn = standard(source, [part.shape for part in parts], dtype, float(stds[0]) if one else 1.0)
+            if not one:
+                torch._foreach_mul_(drawn, [float(stds[k]) for k, _, _ in block])
+        else:
+            drawn = [
+                torch.as_tensor(generator.standard_normal(len(part)) * stds[k], dtype=dtype)
+                for part, (k, _, _) in zip(parts, block, strict=True)
+            ]
+        torch._foreach_add_(parts, [z.to(part) for part, z in zip(parts, drawn, strict=True)])
+    for total, x in zip(sums, flat, strict=True):
+        if not total.is_contiguous():  # then it was copied
+            total.detach().copy_(x.view(total.shape))
+
+
+def _blocks(sizes: Sequence[int], most: int) -> Iterator[list[tuple[int, int, int]]]:
+    """Vectors of these sizes, one after the other, cut into blocks: which one, from where, to where."""
+    block: list[tuple[int, int, int]] = []
+    room = most
+    for k, size in enumerate(sizes):
+        start = 0
+        while start < size:
+            stop = min(size, start + room)
+            block.append((k, start, stop))
+            room -= stop - start
+            start = stop
+            if room == 0:
+                yield block
+                block, room = [], most
+    if block:
+        yield block
+
+
+class _Hardened:
+    """Writes hardened noise onto one piece after another."""
+
+    def __init__(self, key: Key, step: int, purpose: str) -> None:
+        self._key, self._step, self._purpose = key, step, purpose
+        self._stream = key.stream(purpose, step)
+        self._done = 0
+
+    def __call__(self, piece: Tensor, std: float) -> None:
+        values = piece.to("cpu", torch.float64).numpy()
         if not np.isfinite(values).all():
             raise ValueError("A sum that is to be published has NaN or infinite entries; clip its parts first.")
+        result = rounded(values, std, self._stream.words(values.size), self._more)
+        piece.copy_(torch.from_numpy(result))
+        self._done += values.size
 
-        def more(i: int, first: int = first) -> bytes:
-            return key.derive(f"{purpose}, further bits", step, first + i, size=24)
-
-        result = rounded(values, float(std), stream.words(values.size), more)
-        noisy.append(torch.from_numpy(result).view(total.shape).to(total.device, total.dtype))
-        first += values.size
-    return noisy
+    def _more(self, i: int) -> bytes:
+        return self._key.derive(f"{self._purpose}, further bits", self._step, self._done + i, size=24)
 
 
 def _check(targets: Sequence[object], stds: Sequence[float]) -> None:
