@@ -197,6 +197,7 @@ class Private:
             leaves, shape = tree_flatten(batch)
             on_leaves = self._on_leaves(losses, shape)
         check_size(leaves, len(drawn.draw))
+        self._drop_gradients()
         if not self._checked and len(drawn.draw) > 1:
             refuse_memories(self.model, on_leaves, leaves)
             self._checked = True
@@ -274,10 +275,9 @@ class Private:
         """Noise on the sums, the result over the normaliser into the parameters' `grad`."""
         std_of = {position: std for group, std in zip(groups, stds, strict=True) for position in group}
         each = [std_of[position] for position in range(len(parameters))]
-        noisy = noise.add(self.key, step, sums, each)
-        for group in self.optimiser.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None  # nothing but noisy gradients ever reaches the optimiser
+        own: dict[str, Any] = {"in_place": True} if isinstance(self.engine, Projected) else {}  # they are nobody else's
+        noisy = noise.add(self.key, step, sums, each, **own)
+        self._drop_gradients()
         normaliser = self.plan.normaliser
         torch._foreach_div_(noisy, normaliser)
         for parameter, mean in zip(parameters, noisy, strict=True):
@@ -285,6 +285,12 @@ class Private:
         if isinstance(self.optimiser, AdamBC):
             spread = [(std / normaliser) ** 2 for std in each]
             self.optimiser.expect_noise(dict(zip(parameters, spread, strict=True)))
+
+    def _drop_gradients(self) -> None:
+        """Nothing but noisy gradients ever reaches the optimiser, and those of the step before aren't kept for long."""
+        for group in self.optimiser.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def _count(self, step: int, norms: Tensor, thresholds: Sequence[float]) -> None:
         """Released with the gradient: how many norms lie below the threshold, for a clipping that follows it."""

@@ -6,38 +6,55 @@ Three ways give the same numbers:
 - `forward`: forward mode, one direction at a time, on any code whose operations know it;
 - `transposed`: two backward passes.  The gradient of `sum_i a_i loss_i` is linear in a, with transpose
   `v -> (<g_i, v>)_i`, so differentiating it by a gives the derivatives along v (the double-vjp trick).
+
+Each may take the batch in parts of so many `rows`, to need less memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hush.gradients.engines import Directions, Losses, count, one_loss_each
+from hush.gradients.engines import Directions, Losses, count, one_loss_each, pick
 from hush.gradients.plain import Substitute
 from hush.gradients.rules.common import without_speed_warnings
 
 
 def forward(
-    parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any], directions: Directions, wanted: range
+    parameters: Sequence[Tensor],
+    losses: Losses,
+    batch: Sequence[Any],
+    directions: Directions,
+    wanted: range,
+    rows: int,
 ) -> Tensor:
     """Derivatives `[n, len(wanted)]`, direction by direction.
 
     The parameters themselves carry the tangents, so whatever code uses them is differentiated.  Leaving the level takes
     the tangents away again.
     """
-    n = count(batch)
     columns = []
     for j in wanted:
         with torch.no_grad(), forward_ad.dual_level():
             fill([_tangent(parameter) for parameter in parameters], directions(j))
-            value, tangent = forward_ad.unpack_dual(one_loss_each(losses(*batch), n))
-            columns.append(torch.zeros_like(value) if tangent is None else tangent.clone())
+            columns.append(torch.cat([_along_tangents(losses, part) for part in parts(batch, rows)]))
     return torch.stack(columns, 1)
+
+
+def _along_tangents(losses: Losses, batch: Sequence[Any]) -> Tensor:
+    value, tangent = forward_ad.unpack_dual(one_loss_each(losses(*batch), count(batch)))
+    return torch.zeros_like(value) if tangent is None else tangent.clone()
+
+
+def parts(batch: Sequence[Any], rows: int) -> list[tuple[Any, ...]]:
+    """The batch in parts of about `rows` examples, or as it is where that is no fewer than it has."""
+    n = count(batch)
+    size = -(-n // -(-n // rows))
+    return [tuple(batch)] if size >= n else [pick(batch, slice(k, k + size)) for k in range(0, n, size)]
 
 
 def vectorised(
@@ -47,28 +64,33 @@ def vectorised(
     directions: Directions,
     wanted: range,
     at_once: int,
+    rows: int,
 ) -> Tensor:
     """The same, `at_once` directions in one pass over the batch."""
-    n = count(batch)
     current = tuple(p.detach() for p in parameters)
 
-    def along(*direction: Tensor) -> Tensor:
+    def along(part: Sequence[Any]) -> Callable[..., Tensor]:
         def loss(*given: Tensor) -> Tensor:
             with Substitute({id(p): x for p, x in zip(parameters, given, strict=True)}):
-                return one_loss_each(losses(*batch), n)
+                return one_loss_each(losses(*part), count(part))
 
-        derivative: Tensor = torch.func.jvp(loss, current, direction)[1]
+        def derivative(*direction: Tensor) -> Tensor:
+            found: Tensor = torch.func.jvp(loss, current, direction)[1]
+            return found
+
         return derivative
 
-    rows = []
+    found = []
     with torch.no_grad(), without_speed_warnings():
+        stacked = [p.new_empty(min(at_once, len(wanted)), *p.shape) for p in parameters]
         for start in range(wanted.start, wanted.stop, at_once):
             numbers = range(start, min(start + at_once, wanted.stop))
-            stacked = [p.new_empty(len(numbers), *p.shape) for p in parameters]
             for row, j in enumerate(numbers):
                 fill([column[row] for column in stacked], directions(j))
-            rows.append(torch.func.vmap(along, randomness="same")(*stacked))
-    return torch.cat(rows).T
+            now = [column[: len(numbers)] for column in stacked]
+            each = [torch.func.vmap(along(part), randomness="same")(*now) for part in parts(batch, rows)]
+            found.append(torch.cat(each, 1))
+    return torch.cat(found).T
 
 
 def fill(tensors: Sequence[Tensor], pieces: Iterable[Tensor]) -> None:
@@ -115,10 +137,10 @@ def transposed(parameters: Sequence[Tensor], values: Tensor, directions: Directi
     found = torch.autograd.grad(values, list(parameters), weights, create_graph=True, allow_unused=True)
     used = [(k, grad) for k, grad in enumerate(found) if grad is not None and grad.requires_grad]
     columns = []
+    direction = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
     for j in wanted:
-        direction = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in parameters]
         fill(direction, directions(j))
         along = [direction[k] for k, _ in used]
         column = torch.autograd.grad([grad for _, grad in used], weights, along, retain_graph=True)[0]
-        columns.append(column.detach())
+        columns.append(column.clone())  # it might be the direction itself
     return torch.stack(columns, 1)

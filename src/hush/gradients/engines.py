@@ -134,7 +134,7 @@ class Memory:
     kept: list[Any] = field(default_factory=list)
     way: int = 0  # the first way to differentiate along directions that may work, and why the ones before don't
     reason: str = ""
-    sizes: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    sizes: dict[Any, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -189,10 +189,11 @@ def clipped_sum(
             if len(parts) == 1:
                 sums = piece.sums
             elif sums:
-                sums = [total + more for total, more in zip(sums, piece.sums, strict=True)]
+                torch._foreach_add_(sums, piece.sums)
             else:  # a captured program writes the next part's sums where these are
                 sums = [total.clone() for total in piece.sums]
             found.append(replace(piece, sums=[]))
+            del piece  # and with it sums as large as the parameters
     if versions != [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]:
         raise ValueError(
             "The loss function writes into its batch, which it may be given again; let it copy what it changes."

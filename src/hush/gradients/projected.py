@@ -28,7 +28,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -39,7 +39,7 @@ from torch import Tensor
 
 from hush import noise
 from hush.gradients.company import refuse_company
-from hush.gradients.directional import dot, forward, transposed, vectorised
+from hush.gradients.directional import dot, forward, parts, transposed, vectorised
 from hush.gradients.engines import (
     ClippedSum,
     Directions,
@@ -54,6 +54,8 @@ from hush.gradients.engines import (
     pick,
 )
 from hush.gradients.factors import wide
+from hush.gradients.fitting import Fit, Fitting
+from hush.gradients.owned import owned
 from hush.gradients.placing import now_and_then
 from hush.gradients.plain import gradient_of, members_of
 from hush.gradients.unfused import unfused
@@ -61,10 +63,7 @@ from hush.keys import Key
 from hush.precision import tf32_allowed
 
 _HALF = (torch.float16, torch.bfloat16)
-_KEPT_BYTES = 1 << 27
-_PIECE = 1 << 18
-_MOST_MEMORY = 1.3
-_MOST_AT_ONCE = 16
+_PIECE, _PIECE_ON_CPU = 1 << 18, 1 << 14  # where the pieces' sizes don't change the numbers
 _CHECKED = 8
 _TOLERANCE, _ROUNDING = 1 / 400, 1 / 50_000
 """Of the threshold and of the sum, on so many directions."""
@@ -76,8 +75,9 @@ def gaussian_directions(key: Key, step: int, parameters: Sequence[Tensor]) -> Di
     The analysis hands them to the attacker, so they need to be independent of the data and nothing else: they come
     from the fast generator also where noise and coins come from a cipher.
     """
-    sizes = [min(_PIECE, p.numel() - start) for p in parameters for start in range(0, p.numel(), _PIECE)]
     device, dtype = parameters[0].device, parameters[0].dtype
+    most = _PIECE_ON_CPU if device.type == "cpu" else _PIECE
+    sizes = [min(most, p.numel() - start) for p in parameters for start in range(0, p.numel(), most)]
 
     def direction(j: int) -> Iterator[Tensor]:
         if device.type == "cpu":
@@ -109,20 +109,26 @@ def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
         _rewind(state)
         return losses(*given)
 
+    def was_random() -> bool:
+        return not _alike(state, _randomness(parameters))
+
     work = _Work(parameters, repeated, batch, task.weigh, task.units, engine.projections, engine.directions)
+    sizes = Fitting(parameters, repeated, batch, engine.directions, engine.projections, memory, was_random)
     with torch.compiler.set_stance("force_eager"), full_float32(parameters):
         if work.n > 1 and now_and_then("company", memory):
             with torch.no_grad():
                 refuse_company(losses, batch, one_loss_each(losses(*batch), work.n))
             _rewind(state)
-        at_once = engine.at_once or _at_once(work, memory)
+        fit = Fit(1, work.n)
+        if memory.way == 0:
+            fit = sizes.forward() if engine.at_once is None else Fit(engine.at_once, work.n)
         ways: tuple[tuple[str, Callable[[], _Found]], ...] = (
-            (f"{at_once} directions at once", lambda: _by_forward_mode(work, at_once)),
-            ("one direction at a time", lambda: _by_forward_mode(work, 1)),
-            ("two backward passes", lambda: _by_two_backward_passes(work)),
+            (f"{fit.at_once} directions at once", lambda: _by_forward_mode(work, fit)),
+            ("one direction at a time", lambda: _by_forward_mode(work, sizes.forward(most=1))),
+            ("two backward passes", lambda: _by_two_backward_passes(work, sizes.transposed())),
         )
         for k, (name, way) in enumerate(ways):
-            if k < memory.way or (k == 0 and at_once == 1):
+            if k < memory.way or (k == 0 and fit.at_once == 1):
                 continue
             try:
                 found = way()
@@ -132,13 +138,14 @@ def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
             if not bool(torch.isfinite(found.norms).all()):
                 return found.result(f"projected, {name}{memory.reason}")  # its units will be left out
             along = torch.stack([dot(found.sums, work.directions(j)) for j in range(found.checked.shape[1])])
-            if not bool(torch.isfinite(along).all()):  # and so isn't the sum
-                continue
-            if _agrees(work, found, along):
-                return found.result(f"projected, {name}{memory.reason}")
-            memory.way, memory.reason = k + 1, " (forward and backward derivatives differ)"
+            if bool(torch.isfinite(along).all()):  # the sum may not be
+                if _agrees(work, found, along):
+                    return found.result(f"projected, {name}{memory.reason}")
+                memory.way, memory.reason = k + 1, " (forward and backward derivatives differ)"
+            del found  # its sums are as large as the parameters
+        kept = sizes.directions_kept()
         _rewind(state)
-        return _by_loop(work, losses).result(f"projected, one unit after the other{memory.reason}")
+        return _by_loop(work, losses, kept).result(f"projected, one unit after the other{memory.reason}")
 
 
 @contextmanager
@@ -213,49 +220,61 @@ class _Found:
         return ClippedSum(self.sums, self.norms, self.values, (note,))
 
 
-def _by_forward_mode(work: _Work, at_once: int) -> _Found:
+def _by_forward_mode(work: _Work, fit: Fit) -> _Found:
+    given = work.parameters, work.losses, work.batch, work.directions, work.wanted
     with unfused() as mode, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # PyTorch's own use of it
-        if at_once > 1:
-            derivatives = vectorised(work.parameters, work.losses, work.batch, work.directions, work.wanted, at_once)
-        else:
-            derivatives = forward(work.parameters, work.losses, work.batch, work.directions, work.wanted)
-    norms = work.norms(derivatives)
-    weights = work.weigh(norms)
-    if mode.random:
-        with unfused():
+        derivatives = vectorised(*given, fit.at_once, fit.rows) if fit.at_once > 1 else forward(*given, fit.rows)
+    return _weighed(work, derivatives, mode.random)
+
+
+def _by_two_backward_passes(work: _Work, rows: int) -> _Found:
+    with unfused() as mode:
+        if rows >= work.n:  # one graph for all, whose random numbers needn't be repeated
             values = one_loss_each(work.losses(*work.batch), work.n)
-    else:
-        values = one_loss_each(work.losses(*work.batch), work.n)
-    return _Found(values.detach(), derivatives[:, :_CHECKED], norms, weights, _backward(work, values, weights))
+            derivatives = transposed(work.parameters, values, work.directions, work.wanted)
+            return _weighed(work, derivatives, mode.random, values)
+        each = []
+        for part in parts(work.batch, rows):
+            values = one_loss_each(work.losses(*part), count(part))
+            each.append(transposed(work.parameters, values, work.directions, work.wanted))
+        del values
+    return _weighed(work, torch.cat(each), mode.random)
 
 
-def _by_two_backward_passes(work: _Work) -> _Found:
-    with unfused():
-        values = one_loss_each(work.losses(*work.batch), work.n)
-        derivatives = transposed(work.parameters, values, work.directions, work.wanted)
+def _weighed(work: _Work, derivatives: Tensor, random: bool, values: Tensor | None = None) -> _Found:
+    """The weights by the derivatives, and the sum of the gradients by one backward pass.
+
+    Where fused operations were taken apart and drew `random` numbers, they are taken apart here as well.
+    """
     norms = work.norms(derivatives)
     weights = work.weigh(norms)
+    if values is None:
+        with unfused() if random else nullcontext():
+            values = one_loss_each(work.losses(*work.batch), work.n)
     return _Found(values.detach(), derivatives[:, :_CHECKED], norms, weights, _backward(work, values, weights))
 
 
-def _by_loop(work: _Work, losses: Losses) -> _Found:
-    """Each unit's gradient formed: for what can be differentiated backwards only, and once."""
+def _by_loop(work: _Work, losses: Losses, most: int) -> _Found:
+    """Each unit's gradient formed: for what can be differentiated backwards only, and once.
+
+    As many directions are kept as may be, the others drawn anew for every unit.
+    """
     sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in work.parameters]
-    size = sum(p.numel() * p.element_size() for p in work.parameters) * work.projections
-    kept = [list(work.directions(j)) for j in work.wanted] if size <= _KEPT_BYTES else None
+    kept = {j: list(work.directions(j)) for j in work.wanted[:most]}
     values, order, all_norms = [], [], []
     for members in members_of(work.batch, work.units):
         value, grads = gradient_of(work.parameters, losses, pick(work.batch, members))
-        along = [dot(grads, kept[j] if kept is not None else work.directions(j)) for j in work.wanted]
+        along = [dot(grads, kept[j] if j in kept else work.directions(j)) for j in work.wanted]
         norms = (torch.linalg.vector_norm(torch.stack(along)) / work.projections**0.5).to(grads[0].dtype)[None, None]
         weight = work.weigh(norms)[0, 0]
         if bool(torch.isfinite(norms).all()):
             for total, grad in zip(sums, grads, strict=True):
-                total += weight * grad
+                total.add_(grad, alpha=float(weight))
         values.append(value)
         order.append(members)
         all_norms.append(norms[0])
+        del grads
     joined = torch.cat(values)
     where = torch.cat(order).to(joined.device)
     found = torch.stack(all_norms)
@@ -264,12 +283,15 @@ def _by_loop(work: _Work, losses: Losses) -> _Found:
 
 def _backward(work: _Work, values: Tensor, weights: Tensor) -> list[Tensor]:
     """The gradient of `sum_i w_i loss_i`."""
-    grads: Sequence[Tensor | None] = [None] * len(work.parameters)
-    if values.requires_grad:
-        each = work.per_example(weights).to(values.dtype)
-        grads = torch.autograd.grad(values, list(work.parameters), each, allow_unused=True)
-    filled = [torch.zeros_like(p) if g is None else g for p, g in zip(work.parameters, grads, strict=True)]
-    return [wide(g.to_dense() if g.is_sparse else g) for g in filled]
+    if not values.requires_grad:
+        return [torch.zeros_like(p) for p in work.parameters]
+    each = work.per_example(weights).to(values.dtype)
+    grads: list[Any] = list(torch.autograd.grad(values, list(work.parameters), each, allow_unused=True))
+    for k, p in enumerate(work.parameters):
+        grads[k] = (
+            torch.zeros_like(p) if grads[k] is None else wide(grads[k].to_dense() if grads[k].is_sparse else grads[k])
+        )
+    return owned(grads)
 
 
 def _agrees(work: _Work, found: _Found, backward: Tensor) -> bool:
@@ -284,45 +306,25 @@ def _agrees(work: _Work, found: _Found, backward: Tensor) -> bool:
     return bool((backward - forwards).square().mean().sqrt() <= allowed)
 
 
-def _at_once(work: _Work, memory: Memory) -> int:
-    """How many directions at once need at most 1.3 times the memory of a plain training step.
-
-    A plain step holds the parameters, the gradients and what is saved for the backward pass.  k directions hold
-    themselves and, at a time, the tangents of an operation and of what is kept beside it: about eight tensors like the
-    largest (attention in plain operations has the most).  What one example needs is measured once for each shape of
-    examples, so that a resumed run decides the same.
-    """
-    shapes = tuple(x.shape[1:] if isinstance(x, Tensor) else None for x in work.batch)
-    if shapes not in memory.sizes:
-        memory.sizes[shapes] = _saved_bytes(work)
-    saved, largest = memory.sizes[shapes]
-    size = sum(p.numel() * p.element_size() for p in work.parameters)
-    layers = 8 * largest * work.n
-    room = _MOST_MEMORY * (2 * size + saved * work.n) - 2 * size - layers
-    return max(1, min(_MOST_AT_ONCE, work.projections, int(room // max(size + layers, 1))))
-
-
-def _saved_bytes(work: _Work) -> tuple[int, int]:
-    """What one example's forward pass keeps for the backward pass, and the largest tensor among it."""
-    own = {p.untyped_storage().data_ptr() for p in work.parameters}
-    sizes: dict[int, int] = {}
-
-    def pack(x: Tensor) -> Tensor:
-        if x.untyped_storage().data_ptr() not in own:
-            sizes[x.data_ptr()] = x.numel() * x.element_size()
-        return x
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-        values = work.losses(*pick(work.batch, slice(0, 1)))
-    del values
-    return sum(sizes.values()), max(sizes.values(), default=0)
-
-
 def _randomness(parameters: Sequence[Tensor]) -> tuple[Any, ...]:
     """Where the generators stand that a loss may draw from (dropout, augmentation)."""
     devices = sorted({p.device for p in parameters if p.is_cuda}, key=str)
     cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
     return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
+
+
+def _alike(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
+    (cpu, cuda, (_, words, *place), for_python), (cpu_now, cuda_now, (_, words_now, *place_now), python_now) = (
+        before,
+        after,
+    )
+    return (
+        torch.equal(cpu, cpu_now)
+        and all(torch.equal(old, new) for (_, old), (_, new) in zip(cuda, cuda_now, strict=True))
+        and bool(np.array_equal(words, words_now))
+        and place == place_now
+        and for_python == python_now
+    )
 
 
 def _rewind(state: tuple[Any, ...]) -> None:
