@@ -8,11 +8,11 @@ everything else                                                -> lattice (two d
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hush.accounting import crossing, lattice, limits, moments, subsampled
+from hush.accounting import crossing, lattice, limits, moments, scattered, subsampled
 from hush.accounting.bounds import Bounds
 from hush.accounting.errors import (
     Array,
@@ -38,8 +38,12 @@ from hush.accounting.releases import (
 from hush.accounting.sampled import Poisson, Uniform
 from hush.accounting.transform import Step
 
+Steps = Sequence[tuple[Pair, int]]
+Engine = Callable[[Steps, float, float], tuple[float, float]]
+
 EPSILON_LIMIT = crossing.EPSILON_LIMIT
 _TINY = 4e-16
+_NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
 
 
@@ -69,8 +73,23 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     if finite is not None:
         return _ordered(crossing.certified_root(finite, 1.0, log_delta))
     aim = tolerance or _tolerance(mechanism)
-    found = [lattice.epsilon(steps, log_delta, aim) for steps in _directions(mechanism)]
-    return _ordered((max(low for low, _ in found), max(high for _, high in found)))
+    found = [_epsilon(steps, log_delta, aim) for steps in _directions(mechanism)]
+    most = mechanism.largest_loss * (1 + _TINY)
+    return _ordered((max(low for low, _ in found), min(max(high for _, high in found), most)))
+
+
+def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
+    """By the lattice or, where losses lie at points that share none, by these points; by both if one isn't enough."""
+    engines: list[Engine] = [lattice.epsilon]
+    if scattered.fits(steps) and log_delta < _NEAR_ONE:
+        engines = [*engines, scattered.epsilon] if lattice.shares_lattice(steps) else [scattered.epsilon, *engines]
+    low, high = 0.0, math.inf
+    for engine in engines:
+        found = engine(steps, log_delta, tolerance)
+        low, high = max(low, found[0]), min(high, found[1])
+        if low >= EPSILON_LIMIT or high - low <= 1.2 * tolerance * high < math.inf:
+            break
+    return low, high
 
 
 def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
@@ -101,11 +120,23 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array
     elif finite is not None:
         lower, upper = finite(epsilons)
     else:
-        curves = [lattice.log_delta(steps, epsilons, _tolerance(mechanism)) for steps in _directions(mechanism)]
+        curves = [_log_delta(steps, epsilons, _tolerance(mechanism)) for steps in _directions(mechanism)]
         lower = np.max([low for low, _ in curves], axis=0)
         upper = np.max([high for _, high in curves], axis=0)
     beyond = epsilons >= mechanism.largest_loss * (1 + _TINY)
-    return np.where(beyond, -np.inf, lower), np.where(beyond, -np.inf, np.minimum(upper, 0.0))
+    lower, upper = np.where(beyond, -np.inf, lower), np.where(beyond, -np.inf, np.minimum(upper, 0.0))
+    # delta falls: a lower bound holds to the left as well, an upper bound to the right
+    return np.maximum.accumulate(lower[::-1])[::-1], np.minimum.accumulate(upper)
+
+
+def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
+    if not scattered.fits(steps) or lattice.shares_lattice(steps):
+        return lattice.log_delta(steps, epsilons, tolerance)
+    lower, upper = scattered.log_delta(steps, epsilons, tolerance)
+    if np.all(upper - lower <= 12 * tolerance * np.maximum(1.0, -upper)):
+        return lower, upper
+    low, high = lattice.log_delta(steps, epsilons, tolerance)
+    return np.maximum(lower, low), np.minimum(upper, high)
 
 
 def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
@@ -262,19 +293,21 @@ def _finite_curve(mechanism: Mechanism) -> crossing.Curve | None:
     return curve
 
 
-def _directions(mechanism: Mechanism) -> Sequence[list[tuple[Pair, int]]]:
-    """The composition as pairs, in the one or two directions that differ."""
+def _directions(mechanism: Mechanism) -> Sequence[Steps]:
+    """The composition as pairs, in the one or two directions that differ: only coin flips tell them apart."""
     forward = [(part.pair(), count) for part, count in mechanism.parts()]
-    backward = [(pair.reverse(), count) for pair, count in forward]
-    return [forward] if forward == backward else [forward, backward]
+    if not any(isinstance(part, Poisson) and part.neighbours is ADD_REMOVE for part, _ in mechanism.parts()):
+        return [forward]
+    return [forward, [(pair.reverse(), count) for pair, count in forward]]
 
 
 def _tolerance(mechanism: Mechanism) -> float:
-    """Relative width to aim for: 1e-4 for projections and sampling of Gaussians, 1e-3 for the rest."""
-    sharp = all(
-        part.mu is not None
-        or isinstance(part, Projected)
-        or (isinstance(part, Poisson | Uniform) and isinstance(part.inner, Gaussian | Projected))
+    """Relative width to aim for: 1e-4 for projections and uniform sampling, 1e-3 for the rest."""
+    kinds = [part.inner if isinstance(part, Poisson | Uniform) else part for part, _ in mechanism.parts()]
+    if any(isinstance(kind, Tradeoff | Group) for kind in kinds):
+        return 9e-4
+    sharp = any(isinstance(kind, Projected) for kind in kinds) or any(
+        isinstance(part, Uniform) or (isinstance(part, Poisson) and part.neighbours is not ADD_REMOVE)
         for part, _ in mechanism.parts()
     )
     return 9e-5 if sharp else 9e-4

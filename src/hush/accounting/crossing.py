@@ -29,10 +29,9 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
     root = search(curve, guess, target)
     low, high = 0.0, np.inf
     lower, upper = curve(np.array([root, root * (1 + 1e-5)]))
-    with np.errstate(invalid="ignore"):
-        pad = max(
-            1e-11 * root, 1e-18, float(np.nan_to_num(0.52e-5 * root * (upper[0] - lower[0]) / (upper[0] - upper[1])))
-        )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        needed = float(0.52e-5 * root * (upper[0] - lower[0]) / (upper[0] - upper[1]))
+    pad = max(1e-11 * root, 1e-18, needed if np.isfinite(needed) else 1e-6 * root)
     pad = min(pad, root) if root > 0 else 1e-18
     while pad < 4 * max(root, 1e-12):
         lower, upper = curve(np.array([max(root - pad, 0.0), root + pad]))

@@ -254,6 +254,12 @@ def _common_step(steps: Steps) -> float:
     return step if step > 1e-3 * max(gaps) else gaps[0]
 
 
+def shares_lattice(steps: Steps) -> bool:
+    """Whether all atoms lie on one lattice, each step's moved to its own origin: then it is exact, however coarse."""
+    step = _common_step(steps)
+    return step > 0 and all(_on_lattice(pair, step) for pair, _ in steps if pair.atoms)
+
+
 def _settled(lower: float, upper: float, tolerance: float) -> bool:
     return lower > -math.inf and upper - lower <= tolerance * max(1.0, -upper)
 

@@ -24,7 +24,7 @@ from hush.accounting.doubts import doubts
 from hush.accounting.losses import Array, Enclosed, Pair
 
 _UNIT = 2.0**-53
-_UNDERFLOW = 1e-290  # below, a mass has lost its relative accuracy
+UNDERFLOW = 1e-290  # below, a mass has lost its relative accuracy
 _WRAP = 44.0  # tilted mass outside the window: at most exp(-44) = 8e-20 on either side
 _LONGEST = 2**20  # transform length
 _BASE = 1024  # steps per stage of a long composition
@@ -86,7 +86,7 @@ def spread(p: Array, q: Array, nodes: Array) -> tuple[Array, float]:
     inner_p, inner_q = p[1:-1], q[1:-1]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         low = (np.exp(np.log(inner_q) + nodes[1:]) - inner_p) / np.expm1(np.diff(nodes))
-    low = np.where((inner_q < _UNDERFLOW) | np.isnan(low), 0.0, np.clip(low, 0.0, inner_p))
+    low = np.where((inner_q < UNDERFLOW) | np.isnan(low), 0.0, np.clip(low, 0.0, inner_p))
     masses = np.append(low, 0.0)
     masses[1:] += inner_p - low
     masses[0] += p[0]
@@ -151,17 +151,17 @@ def discretise(
     _raise_lowest(p, q, nodes, alone)
     with np.errstate(divide="ignore", over="ignore"):
         log_q = np.log(q)
-        gap = np.where(q < _UNDERFLOW, -np.inf, p - np.exp(log_q + nodes))
+        gap = np.where(q < UNDERFLOW, -np.inf, p - np.exp(log_q + nodes))
         gap[alone] = 0.0
         surplus = np.append(p[1:] - np.exp(log_q[1:] + nodes[:-1]), 0.0)
         deficit = np.append(0.0, np.exp(log_q[:-1] + nodes[1:]) - p[:-1])
     # Bins that lost Q to underflow have a loss above the node before them, and that is all that is known.
-    surplus[:-1][q[1:] < _UNDERFLOW] = 0.0
+    surplus[:-1][q[1:] < UNDERFLOW] = 0.0
     merged = merge(p, gap, np.append(p[1:], 0.0), surplus, np.append(0.0, p[:-1]), deficit)
     with np.errstate(divide="ignore"):
         return (
             _kept(spacing, origin, index, np.log(merged), lower.infinite),
-            _kept(spacing, origin, index, np.log(masses), max(infinite, upper.infinite) + _UNDERFLOW),
+            _kept(spacing, origin, index, np.log(masses), max(infinite, upper.infinite) + UNDERFLOW),
         )
 
 

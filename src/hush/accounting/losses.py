@@ -193,7 +193,7 @@ def guarantees(promises: Sequence[tuple[float, float]]) -> Atoms:
             lengths.append(min(end, zero) - start)
         if end >= zero:
             masses = tuple(length * math.exp(at) for at, length in zip(losses, lengths, strict=True))
-            return Atoms(tuple(losses), masses, tuple(lengths), infinite, max(0.0, 1 - zero))
+            return Atoms(tuple(losses), masses, tuple(lengths), infinite, infinite)  # its own mirror image
         loss, height, start = low, top, end
 
 

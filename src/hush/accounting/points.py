@@ -1,0 +1,266 @@
+"""Losses at points, wherever they lie: the transform of one step's loss on a vertical line.
+
+Steps like randomised response have two or three possible losses, and 100 different ones share no lattice.  Their
+moment generating functions are finite sums (`Points`), or have a closed form (Laplace, Gaussian).  Where a step has a
+continuous loss and none of these, two finite laws enclose it: bins whose mass is spread to their ends with P- and
+Q-mass kept reveal more (laws.py), and bins seen as one outcome reveal less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from scipy.special import gammaln
+
+from hush.accounting.doubts import doubts
+from hush.accounting.laws import UNDERFLOW, spread
+from hush.accounting.losses import Array, Atoms, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.transform import UNIT_ROUNDOFF, Complex
+
+_BLOCK = 64
+
+
+class Scattered(Protocol):
+    """One step's law, seen through E_P[e^{sL}; L finite]."""
+
+    @property
+    def infinite(self) -> float:
+        """P(L = inf)."""
+
+    @property
+    def largest(self) -> float:
+        """The largest |L|, for the rounding of losses; 0 where there is none."""
+
+    @property
+    def top(self) -> float:
+        """No finite loss exceeds it."""
+
+    def log_mgf(self, orders: Array) -> Array:
+        """log E_P[e^{sL}; L finite] at real s > 0."""
+
+    def on_line(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
+        """E_P[e^{sL}] at s = c + i spacing j, over exp(scale); bounds on the errors of these; and the scale."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """P-masses ``exp(logs)`` at losses."""
+
+    losses: Array
+    logs: Array
+    infinite: float = 0.0
+
+    @cached_property
+    def largest(self) -> float:
+        return float(np.abs(self.losses).max())
+
+    @cached_property
+    def top(self) -> float:
+        return float(self.losses.max())
+
+    def log_delta(self, epsilons: Array) -> Array:
+        """log of P(L = inf) + E_P[(1 - e^{eps - L})_+], a sum of positive terms."""
+        logs = np.full(len(epsilons), -np.inf)
+        for k, epsilon in enumerate(epsilons):
+            above = self.losses > epsilon
+            if above.any():
+                peak = float(self.logs[above].max())
+                terms = np.exp(self.logs[above] - peak) @ -np.expm1(epsilon - self.losses[above])
+                logs[k] = peak + math.log(terms) if terms > 0 else -np.inf
+        return np.logaddexp(logs, math.log(self.infinite)) if self.infinite > 0 else logs
+
+    def log_mgf(self, orders: Array) -> Array:
+        exponents = np.multiply.outer(orders, self.losses) + self.logs
+        peaks = exponents.max(axis=1)
+        return np.asarray(peaks + np.log(np.exp(exponents - peaks[:, None]).sum(axis=1)))
+
+    def on_line(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
+        """As a sum; e^{i t l} at equally spaced t is an outer product of two short rows.
+
+        Rounding: 2 u of each number in the exponent of a weight, 3 u |t l| of a turn, 4 u of each function, n u of
+        the sum of n terms.
+        """
+        exponents = c * self.losses + self.logs
+        scale = float(self.log_mgf(np.array([c]))[0])
+        weights = np.exp(exponents - scale)
+        step = spacing * self.losses
+        turns = np.exp(1j * np.multiply.outer(np.arange(_BLOCK), step))
+        leaps = np.exp(1j * np.multiply.outer(_BLOCK * np.arange(-(-count // _BLOCK)), step))
+        values = ((leaps * weights) @ turns.T).ravel()[:count]
+        size = np.abs(c * self.losses) + np.abs(self.logs) + abs(scale)
+        constant = float(weights @ (self.losses.size + 24 + 2 * size))
+        turning = float(weights @ np.abs(self.losses))
+        errors = UNIT_ROUNDOFF * (constant + 6 * turning * spacing * np.arange(count))
+        return np.asarray(values), np.asarray(errors), scale
+
+
+@dataclass(frozen=True)
+class LaplaceLaw:
+    """E_P[e^{sL}] = ((1+s) e^{s mu} + s e^{-(1+s) mu}) / (1 + 2s)."""
+
+    mu: float
+    infinite: float = 0.0
+
+    @property
+    def largest(self) -> float:
+        return self.mu
+
+    @property
+    def top(self) -> float:
+        return self.mu
+
+    def log_mgf(self, orders: Array) -> Array:
+        share = orders / (1 + orders) * np.exp(-(1 + 2 * orders) * self.mu)
+        return np.asarray(orders * self.mu + np.log1p(share) - np.log1p(orders / (1 + orders)))
+
+    def on_line(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
+        s = c + 1j * spacing * np.arange(count)
+        turn = np.exp(1j * self.mu * s.imag)
+        values = ((1 + s) * turn + s * math.exp(-(1 + 2 * c) * self.mu) / turn) / (1 + 2 * s)
+        scale = float(self.log_mgf(np.array([c]))[0])
+        lift = math.exp(c * self.mu - scale)  # between 1/2 and 2
+        errors = UNIT_ROUNDOFF * lift * (64 + 8 * self.mu * (1 + 2 * c) + 8 * self.mu * s.imag)
+        return np.asarray(values * lift), np.asarray(errors), scale
+
+
+@dataclass(frozen=True)
+class GaussianLaw:
+    """E_P[e^{sL}] = exp(mu^2 s (s+1)/2): all Gaussian steps of a composition together."""
+
+    squared: float
+    infinite: float = 0.0
+    top: float = math.inf
+
+    @property
+    def largest(self) -> float:
+        """The loss is unbounded; a change of mu by a factor 1 + e moves epsilon by less than e times this."""
+        return self.squared + 40 * math.sqrt(self.squared)
+
+    def log_mgf(self, orders: Array) -> Array:
+        return np.asarray(0.5 * self.squared * orders * (orders + 1))
+
+    def on_line(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
+        t = spacing * np.arange(count)
+        values = np.exp(-0.5 * self.squared * t * t + 0.5j * self.squared * (2 * c + 1) * t)
+        errors = np.abs(values) * UNIT_ROUNDOFF * (16 + 4 * self.squared * (t * t + (2 * c + 1) * t))
+        return np.asarray(values), np.asarray(errors), float(self.log_mgf(np.array([c]))[0])
+
+
+def exact(pair: Pair) -> Scattered | None:
+    """The pair's own law, where it is a finite sum or has a closed form."""
+    if isinstance(pair, LaplacePair):
+        return LaplaceLaw(pair.mu)
+    if isinstance(pair, GaussianPair):
+        return GaussianLaw(pair.mu**2)
+    if isinstance(pair, Atoms):
+        return _points(np.asarray(pair.losses), np.asarray(pair.p), pair.infinite)
+    if isinstance(pair, Reversed) and isinstance(pair.pair, Poisson) and isinstance(pair.pair.inner, Atoms):
+        losses, _, q = _sampled_atoms(pair.pair.inner, pair.pair.rate)
+        return _points(-losses, q, pair.infinite)
+    if isinstance(pair, Poisson) and isinstance(pair.inner, Atoms):
+        losses, p, _ = _sampled_atoms(pair.inner, pair.rate)
+        return _points(losses, p, pair.infinite)
+    if isinstance(pair, Uniform) and isinstance(pair.inner, Atoms):
+        losses, p, q = _sampled_atoms(pair.inner, pair.rate)
+        high = losses > 0
+        rest = max(0.0, 1 - pair.infinite - float(p[high].sum() + q[high].sum()))
+        return _points(
+            np.concatenate([losses[high], [0.0], -losses[high]]),
+            np.concatenate([p[high], [rest], q[high]]),
+            pair.infinite,
+        )
+    return None
+
+
+def _sampled_atoms(atoms: Atoms, rate: float) -> tuple[Array, Array, Array]:
+    """Losses, P- and Q-masses of (1 - rate) Q + rate P against Q, what only Q has included."""
+    inner, p, q = (
+        np.append(row, last)
+        for row, last in zip(
+            (np.asarray(atoms.losses), np.asarray(atoms.p), np.asarray(atoms.q)),
+            (-np.inf, 0.0, atoms.vanishing),
+            strict=True,
+        )
+    )
+    return sampled_loss(inner, rate), (1 - rate) * q + rate * p, q
+
+
+def sampled_loss(inner: Array, rate: float) -> Array:
+    """log(1 - rate + rate e^u), to a few units in its own last place."""
+    if rate == 1:
+        return inner
+    change = rate * np.expm1(np.minimum(inner, 700.0))
+    near = np.log1p(np.where(np.abs(change) < 0.5, change, 0.0))
+    return np.where(np.abs(change) < 0.5, near, np.logaddexp(math.log1p(-rate), math.log(rate) + inner))
+
+
+def product(laws: Sequence[tuple[Scattered, int]], most: int) -> Points | None:
+    """The law of the sum, by enumeration, if it has no more points than that."""
+    losses, logs, log_finite = np.zeros(1), np.zeros(1), 0.0
+    for law, count in laws:
+        power = _power(law, count, most) if isinstance(law, Points) else None
+        if power is None or losses.size * power[0].size > most:
+            return None
+        losses, logs = (np.add.outer(row, other).ravel() for row, other in zip((losses, logs), power, strict=True))
+        log_finite += count * math.log1p(-law.infinite)
+    return Points(losses, logs, -math.expm1(log_finite))
+
+
+def _power(law: Points, count: int, most: int) -> tuple[Array, Array] | None:
+    """Losses and log masses of a law repeated: binomial for two points, else all sequences, if there are few."""
+    points = law.losses.size
+    if points == 1:
+        return count * law.losses, count * law.logs
+    if points == 2 and count < min(most, 1000):
+        k = np.arange(count + 1.0)
+        ways = gammaln(count + 1) - gammaln(k + 1) - gammaln(count - k + 1)
+        return np.stack([k, count - k], axis=1) @ law.losses, ways + np.stack([k, count - k], axis=1) @ law.logs
+    if count * math.log(points) > math.log(most):
+        return None
+    losses, logs = law.losses, law.logs
+    for _ in range(count - 1):
+        losses, logs = np.add.outer(losses, law.losses).ravel(), np.add.outer(logs, law.logs).ravel()
+    return losses, logs
+
+
+def _points(losses: Array, masses: Array, infinite: float) -> Points:
+    kept = masses > 0
+    if not kept.any():
+        return Points(np.zeros(1), np.full(1, -745.0), infinite)
+    return Points(losses[kept], np.log(masses[kept]), infinite)
+
+
+def nodes(pair: Pair, centre: float, deviation: float, fineness: float) -> Array:
+    """Edges of bins for a loss that is bounded by its outermost atoms.
+
+    Close together around the centre, in proportion to the distance beyond, and on both sides of every atom.
+    """
+    atoms = np.asarray(pair.atoms)
+    low, high = float(atoms.min()), float(atoms.max())
+    near = math.ceil(4 / fineness)
+    growth = 1 + fineness / 4
+    furthest = max((high - low) / (4 * deviation), 1.0) * growth
+    out = 4 * deviation * growth ** np.arange(1, math.ceil(math.log(furthest) / math.log(growth)) + 1)
+    offsets = np.concatenate([deviation * fineness * np.arange(near + 1), out])
+    places = np.concatenate([centre - offsets, centre + offsets])
+    margin = 1e-10 * np.maximum(np.abs(atoms), 1e-4 * (high - low))
+    inside = places[(places > low) & (places < high)]
+    return np.unique(np.concatenate([inside, atoms - margin, atoms + margin]))
+
+
+def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
+    """Two finite laws that reveal less and more than the pair, from its bins."""
+    p, q = pair.masses(edges)
+    unsure = doubts(pair, p, q, edges)
+    masses, infinite = spread(*unsure.more(p, q), edges)
+    more = _points(edges, masses, max(infinite, pair.infinite) + UNDERFLOW)
+    p, q = unsure.less(p, q)
+    p[-1] = max(0.0, p[-1] - pair.infinite)
+    known = (p > 0) & (q > UNDERFLOW)
+    less = _points(np.log(p[known]) - np.log(q[known]), p[known], pair.infinite)
+    return less, more

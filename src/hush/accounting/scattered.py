@@ -1,0 +1,299 @@
+"""Compositions of steps whose losses lie at points, on no common lattice: pure mechanisms and promises, mostly.
+
+delta(epsilon) is the contour integral of line.py over the product of the steps' transforms (points.py), averaged over a
+little of epsilon once from above and once from below (smoothing.py).  So there are two lines, one for each bound, each
+with its own certificate: aliases by Chernoff's inequality, nodes left out by the kernel's decay, rounding node by node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hush.accounting import crossing
+from hush.accounting.crossing import EPSILON_LIMIT, certified_root
+from hush.accounting.line import Line, alias_free_spacing, chernoff_points
+from hush.accounting.losses import Array, LaplacePair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.points import GaussianLaw, Points, Scattered, enclosing, exact, nodes, product
+from hush.accounting.smoothing import Kernel, width_for
+from hush.accounting.transform import UNIT_ROUNDOFF, Complex
+
+Steps = Sequence[tuple[Pair, int]]
+Laws = Sequence[tuple[Scattered, int]]
+
+_UNIT = 2.0**-50
+_TERMS = 60_000_000  # products of a point and a node in one answer, about half a second
+_NEGLIGIBLE = 1e-3  # of the width asked for
+_ROUGH = 0.25
+_LINES = 12  # for a whole curve
+_FEW = 20_000  # points of a sum that are worth enumerating
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two laws that enclose a composition."""
+
+    laws: Laws
+    above: bool
+
+    @property
+    def infinite(self) -> float:
+        return -math.expm1(math.fsum(count * math.log1p(-law.infinite) for law, count in self.laws))
+
+    @property
+    def top(self) -> float:
+        """No finite total loss exceeds it."""
+        return math.fsum(count * law.top for law, count in self.laws)
+
+    @property
+    def doubt(self) -> tuple[float, float]:
+        """What the rounding of losses and of masses may do to epsilon and to log delta."""
+        shift = 4 * _UNIT * sum(count * law.largest for law, count in self.laws)
+        return shift, 4 * _UNIT * sum(count for _, count in self.laws) + 1e-12
+
+    def log_mgf(self, orders: Array) -> Array:
+        return np.asarray(sum(count * law.log_mgf(orders) for law, count in self.laws))
+
+    def cumulants(self, orders: Array) -> tuple[Array, Array, Array]:
+        """The log-MGF and rough derivatives."""
+        nudge = 1e-3
+        below, here, above = (self.log_mgf(orders * (1 + change)) for change in (-nudge, 0.0, nudge))
+        return here, (above - below) / (2 * nudge * orders), (above - 2 * here + below) / (nudge * orders) ** 2
+
+    def transform(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
+        """exp(Lambda(s) - Lambda(c)) at the nodes, bounds on its errors, and Lambda(c)."""
+        log_size, inflated, phase, loose = np.zeros((4, count))
+        scale, unsure = 0.0, 0.0
+        for law, repeats in self.laws:
+            values, errors, log_scale = law.on_line(c, spacing, count)
+            size, angle = np.abs(values), np.angle(values)
+            log = np.log(np.maximum(size, 1e-300))
+            log_size += repeats * log
+            inflated += repeats * np.log(size + errors + 1e-300)
+            phase += repeats * angle
+            loose += repeats * (np.abs(angle) + np.abs(log) + 1)
+            scale += repeats * log_scale
+            unsure += repeats * abs(log_scale)
+        size = np.exp(log_size)
+        errors = np.exp(inflated) - size + size * (8 * UNIT_ROUNDOFF * (loose + unsure + len(self.laws)))
+        return size * np.exp(1j * phase), errors, scale
+
+    def line(self, c: float, epsilon: float, kernel: Kernel, size: float, gaussian: float, most: int) -> Line | None:
+        """The integrand on one line, good to about `size` of exp(Lambda(c) - c eps) near epsilon."""
+        value, _, variance = (float(part[0]) for part in self.cumulants(np.array([c])))
+        points = chernoff_points(c, math.sqrt(max(variance, 1e-300)))
+        reach, weight = kernel.reach
+        raised = 1e-6 + 32 * UNIT_ROUNDOFF * sum(repeats for _, repeats in self.laws)
+        values = self.log_mgf(points) + raised + reach * points + math.log(weight)
+        spacing = alias_free_spacing(c, epsilon, value, points, values, math.log(size))
+        if not 0 < spacing < math.inf:
+            return None
+        count = self._nodes(c, kernel, size, gaussian, spacing)
+        if count > most:
+            return None
+        at = np.asarray(c + 1j * spacing * np.arange(count))
+        turned, turned_errors = kernel.on_line(at)
+        transformed, errors, scale = self.transform(c, spacing, count)
+        height = float(at[-1].imag)
+        return Line(
+            c=c,
+            spacing=spacing,
+            nodes=at,
+            values=transformed * turned,
+            errors=errors * (np.abs(turned) + turned_errors) + np.abs(transformed) * turned_errors,
+            log_scale=scale,
+            log_tail=kernel.log_tail(c, height) + math.log(height) - 0.5 * gaussian * height**2,
+            chernoff_points=points,
+            chernoff_values=values,
+            dropped=0.0,
+        )
+
+    @staticmethod
+    def _nodes(c: float, kernel: Kernel, size: float, gaussian: float, spacing: float) -> int:
+        count = 16
+        while count < 1 << 22:
+            height = spacing * (count - 1)
+            if kernel.log_tail(c, height) - 0.5 * gaussian * height**2 < math.log(size):
+                break
+            count = math.ceil(1.2 * count)
+        return count
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Certified bounds on log delta from one line each."""
+
+    less: Side
+    more: Side
+    lower: Line
+    upper: Line
+
+    def __call__(self, epsilons: Array) -> tuple[Array, Array]:
+        (down, less_margin), (up, more_margin) = self.less.doubt, self.more.doubt
+        low = self.lower.log_delta(epsilons + down)[0]
+        high = np.where(epsilons - up >= self.more.top, -np.inf, self.upper.log_delta(epsilons - up)[1])
+        return (
+            _with_leak(low, self.less.infinite) - less_margin,
+            np.minimum(_with_leak(high, self.more.infinite) + more_margin, 0.0),
+        )
+
+
+def _with_leak(log_delta: Array, leak: float) -> Array:
+    return np.asarray(np.logaddexp(log_delta, math.log(leak))) if leak > 0 else log_delta
+
+
+def fits(steps: Steps) -> bool:
+    """Whether this engine knows the transform of every step."""
+    return all(exact(pair) is not None or _is_sampled_laplace(pair) for pair, _ in steps)
+
+
+def _is_sampled_laplace(pair: Pair) -> bool:
+    base = pair.pair if isinstance(pair, Reversed) else pair
+    return isinstance(base, Poisson | Uniform) and isinstance(base.inner, LaplacePair)
+
+
+@np.errstate(all="ignore")
+def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
+    """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta), in the direction given."""
+    known = _enumerated(steps)
+    if known is not None:
+        return certified_root(known, 1.0, log_delta)
+    less, more = _sides(steps, None, 0.0, _ROUGH)
+    low, high = 0.0, math.inf
+    if less.infinite * (1 - less.doubt[1]) > math.exp(log_delta):
+        return EPSILON_LIMIT, high
+    rest = -math.expm1(math.log(max(more.infinite, 1e-300)) - log_delta)
+    if rest <= 0:
+        return low, high
+    c, guess = _saddle(more, log_delta + math.log(rest), None)
+    if c * guess < 1 and _log_delta(steps, np.zeros(1), tolerance)[1][0] <= log_delta:
+        return 0.0, 0.0
+    fineness, share, left = 2.0 * math.sqrt(tolerance), 0.25, _TERMS
+    for _ in range(6):
+        c = min(c, 3 / (tolerance * guess))
+        less, more = _sides(steps, more, c, fineness)
+        curve, cost = _curve(less, more, c, guess, share * tolerance * guess * c, left)
+        left -= cost
+        if curve is None:
+            break
+        found = certified_root(curve, guess, log_delta)
+        low, high = max(low, found[0]), min(high, found[1])
+        if low >= EPSILON_LIMIT or high - low <= tolerance * high < math.inf:
+            break
+        share, fineness = share / 3, fineness / 1.5
+        if low > 0 and high < math.inf:
+            guess = 0.5 * (low + high)
+    return min(low, high), high
+
+
+@np.errstate(all="ignore")
+def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
+    """Certified bounds on log delta at a few epsilons, in the direction given."""
+    return _log_delta(steps, epsilons, tolerance)
+
+
+def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
+    known = _enumerated(steps)
+    if known is not None:
+        return known(epsilons)
+    lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
+    _, rough = _sides(steps, None, 0.0, _ROUGH)
+    for part in np.array_split(np.arange(epsilons.size), min(epsilons.size, _LINES)):
+        middle = float(epsilons[part[len(part) // 2]])
+        c, _ = _saddle(rough, None, middle)
+        less, more = _sides(steps, rough, c, 2.0 * math.sqrt(tolerance))
+        for change in 0.25 * tolerance * max(1.0, c * middle) * np.array([1.0, 8.0, 64.0]):
+            curve, _ = _curve(less, more, c, middle, float(change), _TERMS)
+            if curve is not None:
+                low, high = curve(epsilons[part])
+                lower[part], upper[part] = np.fmax(lower[part], low), np.fmin(upper[part], high)
+                break
+    return np.minimum(lower, upper), upper
+
+
+def _enumerated(steps: Steps) -> crossing.Curve | None:
+    """The curve by a sum over all that can happen, where that is little; good to 4e-11 and what losses are off."""
+    laws = [(exact(pair), count) for pair, count in steps]
+    side = Side(tuple((law, count) for law, count in laws if law is not None), above=True)
+    total = product(side.laws, _FEW) if len(side.laws) == len(laws) else None
+    if total is None:
+        return None
+    (shift, margin), law = side.doubt, total
+
+    def curve(epsilons: Array) -> tuple[Array, Array]:
+        lower, upper = law.log_delta(epsilons + shift), law.log_delta(epsilons - shift)
+        return lower - margin - 4e-11, np.minimum(upper + margin + 4e-11, 0.0)
+
+    return curve
+
+
+def _sides(steps: Steps, rough: Side | None, c: float, fineness: float) -> tuple[Side, Side]:
+    """Laws that reveal less and more, with bins where a law is continuous, and all Gaussians as one."""
+    less: list[tuple[Scattered, int]] = []
+    more: list[tuple[Scattered, int]] = []
+    squared = sum(count * law.squared for pair, count in steps if isinstance(law := exact(pair), GaussianLaw))
+    if squared > 0:
+        less.append((GaussianLaw(squared), 1))
+        more.append((GaussianLaw(squared), 1))
+    tilted = None if rough is None else rough.cumulants(np.array([c]))
+    total = sum(count for _, count in steps)
+    for pair, count in steps:
+        law = exact(pair)
+        if isinstance(law, GaussianLaw):
+            continue
+        if law is not None:
+            less.append((law, count))
+            more.append((law, count))
+            continue
+        atoms = np.asarray(pair.atoms)
+        centre, deviation = float(atoms.mean()), float(np.ptp(atoms)) / 4
+        if tilted is not None:
+            deviation = math.sqrt(max(float(tilted[2][0]), 1e-300) / total)
+            _, coarse = enclosing(pair, nodes(pair, centre, float(np.ptp(atoms)) / 4, 0.1))
+            weights = np.exp(c * coarse.losses + coarse.logs - coarse.log_mgf(np.array([c])))
+            centre = float(weights @ coarse.losses)
+        below, above = enclosing(pair, nodes(pair, centre, max(deviation, 1e-3 * float(np.ptp(atoms))), fineness))
+        less.append((below, count))
+        more.append((above, count))
+    return Side(tuple(less), above=False), Side(tuple(more), above=True)
+
+
+def _saddle(side: Side, log_delta: float | None, epsilon: float | None) -> tuple[float, float]:
+    """The line through the saddle point of a delta or an epsilon, and about where that epsilon is."""
+    reach = sum(count * law.largest for law, count in side.laws) or 1.0
+    low, high = 1e-3 / reach, 1e12 / reach
+    at, found = low, 0.0
+    for _ in range(4):
+        orders = np.geomspace(low, high, 40)
+        values, means, variances = side.cumulants(orders)
+        epsilons = means - 1 / orders - 1 / (orders + 1)
+        spreads = np.maximum(variances, 0.0) + orders**-2 + (orders + 1) ** -2
+        logs = values - orders * epsilons - np.log(orders * (orders + 1)) - 0.5 * np.log(2 * np.pi * spreads)
+        passed = logs < log_delta if log_delta is not None else epsilons > (epsilon or 0.0)
+        passed |= ~np.isfinite(logs)
+        passed &= epsilons > 0
+        k = max(int(np.argmax(passed)) if passed.any() else len(orders) - 1, 1)
+        low, high = float(orders[k - 1]), float(orders[k])
+        at, found = math.sqrt(low * high), float(epsilons[k - 1])
+    return at, max(found, 1e-3 / at, 1e-12)
+
+
+def _curve(less: Side, more: Side, c: float, epsilon: float, log_change: float, terms: int) -> tuple[Curve | None, int]:
+    """Two lines at c, each changing log delta by no more than about `log_change`, and what they cost."""
+    gaussian = sum(law.squared for law, _ in more.laws if isinstance(law, GaussianLaw))
+    lines, cost = [], 0
+    for side in (less, more):
+        kernel = Kernel(width_for(c, min(log_change, 1.0), side.above), side.above)
+        _, _, variance = (float(part[0]) for part in side.cumulants(np.array([c])))
+        scale = 1 / (c * (c + 1) * math.sqrt(2 * math.pi * (max(variance, 0.0) + c**-2 + (c + 1) ** -2)))
+        size = _NEGLIGIBLE * min(log_change, 1.0) * scale
+        points = sum(law.losses.size if isinstance(law, Points) else 4 for law, _ in side.laws) + 10 * len(side.laws)
+        line = side.line(c, epsilon, kernel, size, gaussian, max(terms - cost, 0) // points)
+        if line is None:
+            return None, cost
+        lines.append(line)
+        cost += points * line.nodes.size
+    return Curve(less, more, *lines), cost
