@@ -104,8 +104,8 @@ def windows(
 ) -> Tensor:
     """`[N, groups, positions, channels / groups * kernel]`: what the kernel sees at every position.
 
-    At most `most` positions a dimension. Taken as strided views and copied once:
-    `F.unfold` costs ten times the step on a GPU.
+    At most `most` positions a dimension. Taken as strided views and copied once, on a CPU with the positions in a row
+    in memory, which is ten times faster there; `F.unfold` costs ten times the step on a GPU.
     """
     dims = len(kernel)
     pads = [size for k in reversed(range(dims)) for size in (before[k], after[k])]
@@ -119,8 +119,12 @@ def windows(
     x = x[(..., *every)]
     x = x.unflatten(1, (groups, -1))  # [N, groups, channels, *positions, *kernel]
     spatial, inner = range(3, 3 + dims), range(3 + dims, 3 + 2 * dims)
-    x = x.permute(0, 1, *spatial, 2, *inner)
-    return x.flatten(2 + dims).flatten(2, 1 + dims)
+    if x.is_cuda:
+        return x.permute(0, 1, *spatial, 2, *inner).flatten(2 + dims).flatten(2, 1 + dims)
+    if groups > 1:
+        return x.permute(0, 1, 2, *inner, *spatial).flatten(2, 2 + dims).flatten(3).transpose(2, 3)
+    # all examples' positions in a row, too: a weighted sum over both is one product of this as it lies
+    return x.permute(1, 2, *inner, 0, *spatial).flatten(1, 1 + dims).flatten(3).permute(2, 0, 3, 1)
 
 
 def _by_group(x: Tensor, groups: int) -> Tensor:
