@@ -166,6 +166,22 @@ def take(factor: Factor, example: int) -> Tensor:
     return formed(replace(factor, compact=factor.a[piece], b=factor.b[piece], unfold=None))[0]
 
 
+def among(factor: Factor, index: Tensor) -> Factor:
+    """The factor of some of the examples."""
+    if isinstance(factor, Formed):
+        return Formed(factor.grads[index])
+    if isinstance(factor, Rows):
+        return replace(factor, index=factor.index[index], values=factor.values[index])
+    if factor.unfold is None or factor.compact.shape[0] != factor.examples:
+        return replace(factor, compact=_as_it_lies(factor.a, index), b=_as_it_lies(factor.b, index), unfold=None)
+    return replace(factor, compact=factor.compact[index], b=_as_it_lies(factor.b, index))
+
+
+def _as_it_lies(x: Tensor, index: Tensor) -> Tensor:
+    """Some rows of a tensor, without turning its last two dimensions round in memory."""
+    return x[index] if x.stride(-1) == 1 else x.transpose(-1, -2)[index].transpose(-1, -2)
+
+
 def wide(x: Tensor) -> Tensor:
     """At least float32: sums and norms in half precision break the bound (11% short, sensitivity 2.8 C)."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()

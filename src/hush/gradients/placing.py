@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from hush.gradients.engines import Memory
-from hush.gradients.factors import Factor, Outer, weighted_sum, wide
+from hush.gradients.factors import Factor, Outer, among, weighted_sum, wide
 from hush.gradients.layout import Layout, possible
 from hush.gradients.rules.common import Unfit
 from hush.gradients.tape import Use
@@ -88,7 +88,10 @@ def _looked_for(
     wanted: list[Any] = [uses[k].edge for k in open_uses] + [uses[k].stand_in for k in leaves]
     idle = {k for k in open_uses if grads[k] is None}
     coarse = values.is_cuda or any(grad is not None and grad.dtype in _HALF for grad in grads)
+    sound = {k for k in open_uses if _finite(grads[k])}
+    there = {k for k in sound if _any(grads[k])}
     for r in _probes(values, n):
+        chosen, rest = r.nonzero().flatten(), (r == 0).nonzero().flatten()
         found: Sequence[Tensor | None] = torch.autograd.grad(values, wanted, r, retain_graph=True, allow_unused=True)
         truths = dict(zip(leaves, found[len(open_uses) :], strict=True))
         for k, part in zip(open_uses, found, strict=False):
@@ -97,20 +100,23 @@ def _looked_for(
                 if truth is not None:
                     idle.discard(k)
                     fits[k] = []  # its gradient comes by another way than its output
-            elif not _finite(whole) or not _finite(truth) or not (_any(whole) or _any(truth)):
+            elif k not in sound or not _finite(truth) or not (k in there or _any(truth)):
                 unclear.add(k)
             elif fits[k]:
-                fits[k] = [layout for layout in fits[k] if _apart(layout, part, r)]
+                fits[k] = [layout for layout in fits[k] if _apart(layout, part, rest)]
                 if not fits[k]:
                     mixed.add(k)
-                fits[k] = [layout for layout in fits[k] if _fits(uses[k], layout, whole, part, truth, r, coarse)]
+                fits[k] = [
+                    layout for layout in fits[k] if _fits(uses[k], layout, whole, part, truth, r, chosen, coarse)
+                ]
     several = {k for k in open_uses if len(fits[k]) > 1 and n > 1}  # with a single example all mean the same
     told: dict[int, Place] = {k: next(iter(fits[k]), None) for k in open_uses if k not in unclear | several}
     return told | dict.fromkeys(idle, Verdict.IDLE) | dict.fromkeys(mixed, Verdict.MIXED)
 
 
 def _any(x: Tensor | None) -> bool:
-    return x is not None and bool(x.any())
+    """Whether there is anything but zeros; mostly told by the sum alone, which is one pass."""
+    return x is not None and (bool(x.sum() != 0) or bool(x.any()))
 
 
 def _real(x: Tensor | None) -> bool:
@@ -118,7 +124,8 @@ def _real(x: Tensor | None) -> bool:
 
 
 def _finite(x: Tensor | None) -> bool:
-    return x is None or bool(torch.isfinite(x).all())
+    """A sum with anything in it that isn't finite isn't; the other way round it may only have overflowed."""
+    return x is None or bool(torch.isfinite(x.sum())) or bool(torch.isfinite(x).all())
 
 
 def _probes(values: Tensor, n: int) -> list[Tensor]:
@@ -131,34 +138,49 @@ def _probes(values: Tensor, n: int) -> list[Tensor]:
     return [torch.where(chosen, sizes, 0), torch.where(chosen, 0, sizes)]
 
 
-def _apart(layout: Layout, part: Tensor, r: Tensor) -> bool:
-    """Whether nothing arrives at examples that have no share in the loss."""
-    return not bool((layout.first(part)[r == 0] != 0).any())
+def _apart(layout: Layout, part: Tensor, rest: Tensor) -> bool:
+    """Whether nothing arrives at the examples that have no share in the loss."""
+    return not bool(layout.first(part)[rest].any())
 
 
-def _fits(use: Use, layout: Layout, whole: Tensor, part: Tensor, truth: Tensor | None, r: Tensor, coarse: bool) -> bool:
-    """Whether the layout explains what was found, to rounding.
+def _fits(
+    use: Use,
+    layout: Layout,
+    whole: Tensor,
+    part: Tensor,
+    truth: Tensor | None,
+    r: Tensor,
+    chosen: Tensor,
+    coarse: bool,
+) -> bool:
+    """Whether the layout explains what was found, to rounding; asked of the chosen examples, where r isn't zero.
 
-    That is coarse where any gradient went through half precision, and on a GPU: TF32 products, and additions in any
-    order. What would be wrong is wrong by much more.
+    At the others what was found is zero, and so is their share in the truth. Rounding is coarse where any gradient
+    went through half precision, and on a GPU: TF32 products, and additions in any order. What would be wrong is wrong
+    by much more.
     """
-    here, there = (layout.first(x).reshape(len(r), -1) for x in (whole, part))
-    weights = r.to(here.dtype)
+    weights = r[chosen]
+    rows = layout.first(whole).unsqueeze(-1)
+    every = torch.linalg.vector_norm(rows, dim=tuple(range(1, rows.dim())), dtype=_at_least_float(rows))
+    here, there = (layout.first(x)[chosen].reshape(len(chosen), -1) for x in (whole, part))  # copies
+    apart = there.sub_(here.mul_(weights.to(here.dtype)[:, None]))
+    away = torch.linalg.vector_norm(apart, dim=1, dtype=_at_least_float(here))
     tolerance, eps = (5e-2, 2.0**-8) if coarse else (1e-3, torch.finfo(whole.dtype).eps)
-    sizes = torch.linalg.vector_norm(here, dim=1, dtype=_at_least_float(here))
-    away = torch.linalg.vector_norm(there - weights[:, None] * here, dim=1, dtype=_at_least_float(here))
-    slack = (1 if coarse else 100) * eps * sizes.max()
+    slack = (1 if coarse else 100) * eps * every.max()
+    sizes = every[chosen]
     if bool((away > weights * (tolerance * sizes + slack)).any()):
         return False
     if truth is None:
         return True
     try:
-        factor = use.factor(layout, whole)
-        mine = weighted_sum([factor], r).view_as(truth).to(truth.dtype)
+        factor = among(use.factor(layout, whole), chosen)
+        off = _norm(weighted_sum([factor], weights).view_as(truth).to(truth.dtype) - truth)
     except (Unfit, RuntimeError):
         return False
+    if bool(off <= tolerance * _norm(truth)):
+        return True
     noise = (4 if coarse else 100) * eps * _size(factor, whole) * r.max()  # a gradient may vanish but for rounding
-    return bool(_norm(mine - truth) <= tolerance * _norm(truth) + noise)
+    return bool(off <= tolerance * _norm(truth) + noise)
 
 
 def _size(factor: Factor, grad: Tensor) -> Tensor:
