@@ -18,6 +18,10 @@ from torch.autograd.function import once_differentiable
 from torch.profiler import ProfilerActivity, profile
 
 import hush
+from hush import noise
+from hush.gradients import ClippedSum, Projected, clipped_sum
+from hush.gradients.owned import owned
+from hush.gradients.projected import gaussian_directions
 from hush.keys import Key
 
 
@@ -94,12 +98,25 @@ def encoder() -> nn.Module:
     return nn.Sequential(nn.Flatten(1), nn.Unflatten(1, (9, 16)), *layers, *head)
 
 
+def dropping() -> nn.Module:
+    """Random numbers, which all passes of a step must share, also in attention, whose fused form can't be used."""
+    layers = [nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True) for _ in range(2)]
+    head = (nn.Flatten(), nn.Linear(144, 300), nn.Dropout(0.5), nn.Linear(300, 10))
+    return nn.Sequential(nn.Flatten(1), nn.Unflatten(1, (9, 16)), *layers, *head)
+
+
+def wide_dropping() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 300), nn.Tanh(), nn.Dropout(0.5), nn.Linear(300, 10))
+
+
 NETWORKS = {  # a network and its batch
     "alexnet": (alexnet, 16),
     "vgg": (vgg, 64),
     "wide": (wide, 256),
     "deep": (deep, 64),
     "encoder": (encoder, 64),
+    "dropping": (dropping, 128),
+    "wide, dropping": (wide_dropping, 512),
 }
 
 
@@ -173,3 +190,93 @@ def test_noise_from_a_cipher_is_drawn_piece_by_piece() -> None:
     pytest.importorskip("cryptography")
     torch.manual_seed(0)
     assert ratio(alexnet(), 16, 1, secure=True)[0] <= 1.3
+
+
+def clipped(net: nn.Module, batch: tuple[Tensor, Tensor], at_once: int | None) -> tuple[ClippedSum, list[int]]:
+    """A clipped sum by eight projections, and how many examples every call of the loss was given."""
+    parameters = list(net.parameters())
+    sizes: list[int] = []
+
+    def losses(x: Tensor, y: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return F.cross_entropy(net(x), y, reduction="none")
+
+    engine = Projected(8, gaussian_directions(Key.from_seed(0), 0, parameters), at_once)
+    found = clipped_sum(parameters, losses, batch, groups=[range(len(parameters))], weigh=weigh, engine=engine)
+    return found, sizes
+
+
+def weigh(norms: Tensor) -> Tensor:
+    return (0.5 / norms).clamp_max(1)
+
+
+def test_a_batch_that_goes_through_in_parts_has_the_same_norms_and_sum() -> None:
+    torch.manual_seed(0)
+    net, batch = wide(), (torch.randn(301, 1, 12, 12), torch.randint(10, (301,)))
+    (whole, _), (parted, sizes) = clipped(net, batch, at_once=1), clipped(net, batch, at_once=None)
+    assert any(50 < size < 301 for size in sizes)
+    assert sizes[-1] == 301  # the weighted backward pass
+    torch.testing.assert_close(parted.norms, whole.norms, rtol=1e-5, atol=0)
+    for a, b in zip(parted.sums, whole.sums, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_of_a_random_loss_are_summed_with_the_random_numbers_of_their_norms() -> None:
+    torch.manual_seed(0)
+    net, batch = wide_dropping(), (torch.randn(300, 1, 12, 12), torch.randint(10, (300,)))
+    torch.manual_seed(7)
+    found, sizes = clipped(net, batch, at_once=None)
+    size = sizes[-1]
+    assert 1 < size < 300
+    assert 300 % size == 0
+    torch.manual_seed(7)
+    expected = [torch.zeros_like(p) for p in net.parameters()]
+    for x, y, norms in zip(batch[0].split(size), batch[1].split(size), found.norms.split(size), strict=True):
+        total = (weigh(norms)[:, 0] * F.cross_entropy(net(x), y, reduction="none")).sum()
+        for sum_, grad in zip(expected, torch.autograd.grad(total, list(net.parameters())), strict=True):
+            sum_ += grad
+    for a, b in zip(found.sums, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+KEPT = torch.ones(10)
+
+
+class Keeps(torch.autograd.Function):
+    """Its gradient is a tensor that somebody else holds."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        return x + w
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad, KEPT
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor, dw: Tensor) -> Tensor:
+        return dx + dw
+
+
+class Biased(nn.Module):
+    """Two parameters with the same gradient, one whose gradient is one number, and one whose gradient is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.kept = (nn.Parameter(torch.zeros(10)) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        biased = x.flatten(1)[:, :10] + self.a + self.b + self.c.sum()
+        return Keeps.apply(biased, self.kept)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def test_noise_is_written_on_no_memory_that_others_share() -> None:
+    torch.manual_seed(0)
+    net = Biased()
+    values = net(torch.randn(4, 1, 12, 12)).sum()
+    grads = owned(list(torch.autograd.grad(values, list(net.parameters()))))
+    assert len({g.untyped_storage().data_ptr() for g in grads} | {KEPT.untyped_storage().data_ptr()}) == 5
+    assert all(g.is_contiguous() for g in grads)
+    noisy = noise.add(Key.from_seed(0), 0, grads, [1.0] * 4, in_place=True)
+    assert len({float(g[0]) for g in noisy}) == 4
+    assert torch.equal(KEPT, torch.ones(10))

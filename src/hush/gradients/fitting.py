@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from hush.gradients.directional import forward, transposed, vectorised
-from hush.gradients.engines import Directions, Losses, Memory, count, pick
+from hush.gradients.engines import Directions, Memory, Projected, count, pick
 from hush.gradients.footprint import peak_bytes
+from hush.gradients.repeated import Repeated
 from hush.gradients.unfused import unfused
 
 FORWARD, DOUBLE = 1.25, 2.4
@@ -42,42 +43,43 @@ class Fit:
 
 @dataclass(frozen=True)
 class Fitting:
-    """Of what the size is asked; `random()` tells whether the last call of `losses` drew random numbers.
-
-    Then the batch isn't parted: all passes of a step must see the same numbers.
-    """
+    """Of what the size is asked."""
 
     parameters: Sequence[Tensor]
-    losses: Losses
+    losses: Repeated
     batch: Sequence[Any]
-    directions: Directions
-    projections: int
+    engine: Projected
     memory: Memory
-    random: Callable[[], bool]
 
     def forward(self, most: int = _MOST_AT_ONCE) -> Fit:
-        """For forward mode, within 1.3 times plain training's memory; `most` directions at once at most."""
-        n = count(self.batch)
-        try:
-            room = self._room(FORWARD)
-            one = self._measured("one direction", self._forward_bytes)
-            if min(most, self.projections) > 1 and 2 * self._size + one * n <= room:
-                two = self._measured("two directions", self._vectorised_bytes)
-                at_once = min(most, self.projections, int(room / (self._size + two * n / 2)))
-                if at_once > 1:
-                    return Fit(at_once, n)
-        except Exception:  # whatever it is, it will come up, and be dealt with, where it is computed
-            return Fit(1, n)
-        return Fit(1, self._rows(room - self._size, one))
+        """For forward mode, within 1.3 times plain training's memory; `most` directions at once at most.
+
+        A batch whose losses are random isn't parted here: all passes of a step must see the same numbers.
+        """
+        fit = self._forward(most, self._size)
+        return Fit(fit.at_once, count(self.batch)) if self._random() else fit
 
     def transposed(self) -> int:
-        """Rows at once for two backward passes, within 2.5 times plain training's memory."""
-        try:
-            room = self._room(DOUBLE)
-            each = self._measured("transposed", self._transposed_bytes)
-        except Exception:
-            return count(self.batch)
-        return self._rows(room - 2 * self._size, each)
+        """Rows at once for two backward passes, within 2.5 times plain training's memory; all of random ones."""
+        return count(self.batch) if self._random() else self._transposed(2 * self._size)
+
+    def rows_of_random(self, double: bool) -> int:
+        """How many examples go through all passes of a step together, where their losses are random.
+
+        The other parts' sum is beside them, and the backward pass may have to take fused operations apart as well.
+        """
+        n = count(self.batch)
+        kind = self._random()
+        if not kind:
+            return n
+        rows = self._transposed(3 * self._size) if double else self._forward(_MOST_AT_ONCE, 2 * self._size).rows
+        if kind > 1:
+            try:
+                room = self._room(DOUBLE if double else FORWARD) - 2 * self._size
+                rows = min(rows, self._rows(room, self._measured("apart", self._apart_bytes)))
+            except Exception:
+                return rows
+        return rows
 
     def directions_kept(self) -> int:
         """How many directions may be kept beside two vectors like the parameters."""
@@ -85,6 +87,31 @@ class Fitting:
             return max(0, int(self._room(DOUBLE) / self._size) - 2)
         except Exception:
             return 0
+
+    def _forward(self, most: int, held: int) -> Fit:
+        n, most = count(self.batch), min(most, self.engine.projections)
+        try:
+            room = self._room(FORWARD) - (held - self._size)
+            one = self._measured("one direction", self._forward_bytes)
+            if most > 1 and 2 * self._size + one * n <= room:
+                two = self._measured("two directions", self._vectorised_bytes)
+                at_once = min(most, int(room / (self._size + two * n / 2)))
+                if at_once > 1:
+                    return Fit(at_once, n)
+        except Exception:  # whatever it is, it will come up, and be dealt with, where it is computed
+            return Fit(1, n)
+        return Fit(1, self._rows(room - self._size, one))
+
+    def _transposed(self, held: int) -> int:
+        try:
+            return self._rows(self._room(DOUBLE) - held, self._measured("transposed", self._transposed_bytes))
+        except Exception:
+            return count(self.batch)
+
+    @property
+    def _directions(self) -> Directions:
+        assert self.engine.directions is not None
+        return self.engine.directions
 
     @property
     def _size(self) -> int:
@@ -110,12 +137,26 @@ class Fitting:
 
     def _rows(self, room: float, each: float) -> int:
         n = count(self.batch)
-        if each * n <= room or self._measured("random", self._drawn):
+        if each * n <= room or room <= 0:  # or it wouldn't help
             return n
         return max(-(-n // _MOST_PARTS), int(room / each), 1)
 
+    def _random(self) -> float:
+        """0 where the loss draws no random numbers, 2 where a fused operation that is taken apart does, else 1."""
+        try:
+            return self._measured("random", self._drawn)
+        except Exception:
+            return 0.0
+
     def _plain_bytes(self) -> float:
-        part = pick(self.batch, slice(0, self._known))
+        return self._backward_bytes(self._known)
+
+    def _apart_bytes(self) -> float:
+        with unfused():
+            return self._backward_bytes(self._few()[1])
+
+    def _backward_bytes(self, rows: int) -> float:
+        part = pick(self.batch, slice(0, rows))
 
         def step() -> None:
             with torch.enable_grad():
@@ -123,19 +164,18 @@ class Fitting:
                 if values.requires_grad:
                     torch.autograd.grad(values, list(self.parameters), torch.ones_like(values), allow_unused=True)
 
-        return self._beyond(step, 1, self._known)
+        return self._beyond(step, 1, rows)
 
     def _drawn(self) -> float:
-        """1 where the loss draws random numbers, 0 where it doesn't."""
-        with torch.no_grad():
+        with torch.no_grad(), unfused() as mode:
             self.losses(*self._few()[0])
-        return float(self.random())
+        return (2.0 if mode.random else 1.0) if self.losses.drew() else 0.0
 
     def _forward_bytes(self) -> float:
         part, few = self._few()
         with unfused():
             return self._beyond(
-                lambda: forward(self.parameters, self.losses, part, self.directions, range(1), few), 1, few
+                lambda: forward(self.parameters, self.losses, part, self._directions, range(1), few), 1, few
             )
 
     def _vectorised_bytes(self) -> float:
@@ -143,7 +183,7 @@ class Fitting:
         with unfused():
             try:
                 return self._beyond(
-                    lambda: vectorised(self.parameters, self.losses, part, self.directions, range(2), 2, few), 2, few
+                    lambda: vectorised(self.parameters, self.losses, part, self._directions, range(2), 2, few), 2, few
                 )
             except Exception:  # it can't be vectorised
                 return math.inf
@@ -153,7 +193,7 @@ class Fitting:
 
         def step() -> None:
             with torch.enable_grad(), unfused():
-                transposed(self.parameters, self.losses(*part), self.directions, range(1))
+                transposed(self.parameters, self.losses(*part), self._directions, range(1))
 
         return self._beyond(step, 2, few)
 

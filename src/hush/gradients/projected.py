@@ -25,11 +25,10 @@ and less than once in 10^13 at B = 256.  What rounding makes of honest networks 
 
 from __future__ import annotations
 
-import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -58,6 +57,7 @@ from hush.gradients.fitting import Fit, Fitting
 from hush.gradients.owned import owned
 from hush.gradients.placing import now_and_then
 from hush.gradients.plain import gradient_of, members_of
+from hush.gradients.repeated import Repeated
 from hush.gradients.unfused import unfused
 from hush.keys import Key
 from hush.precision import tf32_allowed
@@ -95,57 +95,68 @@ def gaussian_directions(key: Key, step: int, parameters: Sequence[Tensor]) -> Di
 
 
 def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
-    """The clipped sum with estimated norms, by the first way that works; `memory` keeps which."""
-    parameters, losses, batch = task.parameters, task.losses, task.batch
-    _refuse(parameters, task.groups)
+    """The clipped sum with estimated norms; in parts where that saves memory and random numbers forbid other ways."""
+    _refuse(task.parameters, task.groups)
     if engine.directions is None:
         raise ValueError(
             "Projected norms need directions; train by Plan(projections=...), or give "
             "Projected(r, gaussian_directions(key, step, parameters))."
         )
-    state = _randomness(parameters)
+    with torch.compiler.set_stance("force_eager"), full_float32(task.parameters):
+        rows = count(task.batch)
+        if task.units is None and engine.at_once is None:
+            repeated = Repeated(task.losses, task.parameters)
+            rows = Fitting(task.parameters, repeated, task.batch, engine, memory).rows_of_random(double=memory.way > 1)
+            repeated.rewind()
+        first, *others = parts(task.batch, rows)
+        found = _first_that_works(replace(task, batch=first), engine, memory)
+        for part in others:
+            more = _first_that_works(replace(task, batch=part), engine, memory)
+            torch._foreach_add_(found.sums, more.sums)
+            norms, values = torch.cat([found.norms, more.norms]), torch.cat([found.losses, more.losses])
+            found = ClippedSum(found.sums, norms, values, tuple(dict.fromkeys((*found.notes, *more.notes))))
+            del more  # its sums are as large as the parameters
+        return found
 
-    def repeated(*given: Any) -> Tensor:
-        _rewind(state)
-        return losses(*given)
 
-    def was_random() -> bool:
-        return not _alike(state, _randomness(parameters))
-
+def _first_that_works(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
+    """By the first way that works; `memory` keeps which."""
+    parameters, losses, batch = task.parameters, task.losses, task.batch
+    assert engine.directions is not None
+    repeated = Repeated(losses, parameters)
     work = _Work(parameters, repeated, batch, task.weigh, task.units, engine.projections, engine.directions)
-    sizes = Fitting(parameters, repeated, batch, engine.directions, engine.projections, memory, was_random)
-    with torch.compiler.set_stance("force_eager"), full_float32(parameters):
-        if work.n > 1 and now_and_then("company", memory):
-            with torch.no_grad():
-                refuse_company(losses, batch, one_loss_each(losses(*batch), work.n))
-            _rewind(state)
-        fit = Fit(1, work.n)
-        if memory.way == 0:
-            fit = sizes.forward() if engine.at_once is None else Fit(engine.at_once, work.n)
-        ways: tuple[tuple[str, Callable[[], _Found]], ...] = (
-            (f"{fit.at_once} directions at once", lambda: _by_forward_mode(work, fit)),
-            ("one direction at a time", lambda: _by_forward_mode(work, sizes.forward(most=1))),
-            ("two backward passes", lambda: _by_two_backward_passes(work, sizes.transposed())),
-        )
-        for k, (name, way) in enumerate(ways):
-            if k < memory.way or (k == 0 and fit.at_once == 1):
-                continue
-            try:
-                found = way()
-            except Exception as error:  # whatever stops it, the next way asks less of the user's code
-                memory.way, memory.reason = k + 1, _reason(error)
-                continue
-            if not bool(torch.isfinite(found.norms).all()):
-                return found.result(f"projected, {name}{memory.reason}")  # its units will be left out
-            along = torch.stack([dot(found.sums, work.directions(j)) for j in range(found.checked.shape[1])])
-            if bool(torch.isfinite(along).all()):  # the sum may not be
-                if _agrees(work, found, along):
-                    return found.result(f"projected, {name}{memory.reason}")
-                memory.way, memory.reason = k + 1, " (forward and backward derivatives differ)"
-            del found  # its sums are as large as the parameters
-        kept = sizes.directions_kept()
-        _rewind(state)
-        return _by_loop(work, losses, kept).result(f"projected, one unit after the other{memory.reason}")
+    sizes = Fitting(parameters, repeated, batch, engine, memory)
+    if work.n > 1 and now_and_then("company", memory):
+        with torch.no_grad():
+            refuse_company(losses, batch, one_loss_each(losses(*batch), work.n))
+        repeated.rewind()
+    fit = Fit(1, work.n)
+    if memory.way == 0:
+        fit = sizes.forward() if engine.at_once is None else Fit(engine.at_once, work.n)
+    ways: tuple[tuple[str, Callable[[], _Found]], ...] = (
+        (f"{fit.at_once} directions at once", lambda: _by_forward_mode(work, fit)),
+        ("one direction at a time", lambda: _by_forward_mode(work, sizes.forward(most=1))),
+        ("two backward passes", lambda: _by_two_backward_passes(work, sizes.transposed())),
+    )
+    for k, (name, way) in enumerate(ways):
+        if k < memory.way or (k == 0 and fit.at_once == 1):
+            continue
+        try:
+            found = way()
+        except Exception as error:  # whatever stops it, the next way asks less of the user's code
+            memory.way, memory.reason = k + 1, _reason(error)
+            continue
+        if not bool(torch.isfinite(found.norms).all()):
+            return found.result(f"projected, {name}{memory.reason}")  # its units will be left out
+        along = torch.stack([dot(found.sums, work.directions(j)) for j in range(found.checked.shape[1])])
+        if bool(torch.isfinite(along).all()):  # the sum may not be
+            if _agrees(work, found, along):
+                return found.result(f"projected, {name}{memory.reason}")
+            memory.way, memory.reason = k + 1, " (forward and backward derivatives differ)"
+        del found  # its sums are as large as the parameters
+    kept = sizes.directions_kept()
+    repeated.rewind()
+    return _by_loop(work, losses, kept).result(f"projected, one unit after the other{memory.reason}")
 
 
 @contextmanager
@@ -304,37 +315,6 @@ def _agrees(work: _Work, found: _Found, backward: Tensor) -> bool:
     threshold = (found.weights * found.norms).double().max()
     allowed = _TOLERANCE * threshold + _ROUNDING * forwards.square().mean().sqrt()
     return bool((backward - forwards).square().mean().sqrt() <= allowed)
-
-
-def _randomness(parameters: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Where the generators stand that a loss may draw from (dropout, augmentation)."""
-    devices = sorted({p.device for p in parameters if p.is_cuda}, key=str)
-    cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
-    return torch.get_rng_state(), cuda, np.random.get_state(), random.getstate()
-
-
-def _alike(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
-    (cpu, cuda, (_, words, *place), for_python), (cpu_now, cuda_now, (_, words_now, *place_now), python_now) = (
-        before,
-        after,
-    )
-    return (
-        torch.equal(cpu, cpu_now)
-        and all(torch.equal(old, new) for (_, old), (_, new) in zip(cuda, cuda_now, strict=True))
-        and bool(np.array_equal(words, words_now))
-        and place == place_now
-        and for_python == python_now
-    )
-
-
-def _rewind(state: tuple[Any, ...]) -> None:
-    """The loss must be the same function at every call of a step, its random numbers the same."""
-    cpu, cuda, for_numpy, for_python = state
-    torch.set_rng_state(cpu)
-    for device, value in cuda:
-        torch.cuda.set_rng_state(value, device)
-    np.random.set_state(for_numpy)
-    random.setstate(for_python)
 
 
 def _refuse(parameters: Sequence[Tensor], groups: Groups) -> None:
