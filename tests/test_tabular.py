@@ -86,6 +86,10 @@ def test_a_table_is_read_with_quotes_and_a_byte_order_mark(tmp_path: Path) -> No
         ("a,b\n", "no rows"),
         ("a,a\n1,2\n", "several columns named 'a'"),
         ("a,\n1,2\n", "Column 2"),
+        (",a\n0,1\n", "Column 1 .*index=False"),
+        ("a;b\n1;2\n", "--delimiter ';'"),
+        ("a\tb\n1\t2\n", r"--delimiter '.t'"),
+        ("a|b\n1|2\n", "--delimiter"),
         ("a,b\n1,2,3\n", "Line 2"),
         ('a,b\n"1,2\n', "isn't CSV"),
     ],
@@ -93,6 +97,12 @@ def test_a_table_is_read_with_quotes_and_a_byte_order_mark(tmp_path: Path) -> No
 def test_a_broken_table_is_refused_in_one_sentence(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_table(write(tmp_path / "a.csv", text))
+
+
+def test_a_table_is_split_where_it_is_said(tmp_path: Path) -> None:
+    for text, delimiter in (("a;b\n1;2\n", ";"), ("a\tb\n1\t2\n", "\\t"), ("a\tb\n1\t2\n", "\t")):
+        assert read_table(write(tmp_path / "a.csv", text), delimiter).names == ("a", "b")
+    assert read_table(write(tmp_path / "a.csv", "a;b\n1;2\n"), ",").names == ("a;b",)  # if it is meant so
 
 
 def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from hush.accounting import Gaussian, Guarantees
 from hush.ledger import Budget, Ledger
 from hush.runs import load
 from hush.runs.beginning import resume, start
+from hush.runs.buying import default_batches
 from hush.runs.folder import Folder
 from hush.runs.inspecting import inspect, total, verify
 from hush.runs.recipe import Recipe, default_rate
@@ -200,6 +201,26 @@ def test_rows_without_the_target_are_predicted_too(
     assert "lack the column 'since'" in capsys.readouterr().err
 
 
+def test_the_loader_says_how_it_is_used_and_what_it_can_not_read(run: Path, tmp_path: Path) -> None:
+    fresh = table(tmp_path / "new.csv", lines=rows(seed=5, count=3))
+    table(tmp_path / "bad.csv", header="age", lines=[["3"]])
+    asked: list[tuple[list[str], int, str]] = [
+        ([], 1, "Usage: python load.py rows.csv\n"),
+        ([str(tmp_path / "bad.csv")], 1, "Error: The rows lack the column 'city', which the model was trained on.\n"),
+        ([str(fresh)], 0, ""),
+    ]
+    for arguments, status, told in asked:
+        command = [sys.executable, str(run / "public" / "load.py"), *arguments]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert (found.returncode, found.stderr) == (status, told)
+    assert [line.split(",")[0] for line in found.stdout.splitlines()][:1] in (["yes"], ["no"])
+
+
+def test_when_a_file_was_written_is_not_published(run: Path) -> None:
+    times = {path.stat().st_mtime for path in (run / "public", *(run / "public").iterdir())}
+    assert times == {315_532_800}
+
+
 def test_a_run_verifies_and_every_change_is_noticed(run: Path, tmp_path: Path) -> None:
     assert all(check.passed for check in verify(run))
     for name in ("model.safetensors", "model.json", "plan.json", "ledger.jsonl", "load.py"):
@@ -325,6 +346,28 @@ def test_users_are_protected_with_all_their_rows(tmp_path: Path) -> None:
     assert inspect(tmp_path / "run").unit == "user"
 
 
+def test_a_user_takes_part_with_so_many_rows_at_most(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [[str(20 + k % 60), f"u{k % 30 if k < 60 else 0}", "yes" if k % 3 else "no"] for k in range(300)]
+    path = table(tmp_path / "a.csv", header="age,who,likes", lines=lines)
+    asked = request(
+        path,
+        reading=Reading("likes", "who"),
+        schema=Schema(columns={"age": declaration("age", COLUMNS["age"])}),
+        records=30,
+        hold_out=0.0,
+        user_rows=2,
+        recipe=Recipe(1.0, steps=4, hidden=2),
+    )
+    session = start(asked, Folder(tmp_path / "run"))
+    sizes = [session.private.local.losses.numel() for _ in session.steps()]
+    assert sizes == [60] * 4  # of 30 users, one of them with 242 rows
+    session.finish()
+    assert inspect(tmp_path / "run").terms["user_rows"] == 2
+    train_arguments = ["train", str(path), "--target", "likes", *QUICK, "-o", str(tmp_path / "other")]
+    assert cli.main([*train_arguments, "--user-rows", "2"]) == 2
+    assert "no --user-column" in capsys.readouterr().err
+
+
 def pictures(seed: int, count: int) -> list[list[str]]:
     """Images of 8 by 8 with a bar that stands or lies."""
     rng = np.random.default_rng(seed)
@@ -339,7 +382,9 @@ def test_users_whose_ids_differ_in_a_last_nul_are_two(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv", header="age,who,likes", lines=lines)
     columns = {"age": declaration("age", COLUMNS["age"])}
     asked = request(path, reading=Reading("likes", "who"), schema=Schema(columns=columns), records=20, hold_out=0.0)
-    assert len(set(start(asked, Folder(tmp_path / "run"))._users.tolist())) == 20
+    users = start(asked, Folder(tmp_path / "run"))._users
+    assert users is not None
+    assert users.count == 20
 
 
 def test_whether_any_record_was_drawn_is_not_published(tmp_path: Path) -> None:
@@ -724,6 +769,18 @@ sys.exit(status)
         run = Gaussian(offer["noise_multiplier"]).poisson(offer["batch"] / 30000) * offer["steps"]
         assert 2.99 < run.epsilon(1e-6).upper <= 3.0
     assert "<svg" in (tmp_path / "plan.svg").read_text()
+
+
+def test_a_plan_goes_from_small_batches_to_all_records(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "--records", "1000", "--epsilon", "3", "--delta", "1e-6", "--epochs", "5"]) == 0
+    told = capsys.readouterr().out
+    assert "1,000 (all)" in told
+    assert [line for line in told.splitlines() if line != line.rstrip()] == []
+    for records in (1, 2, 3, 1000, 10**9):
+        batches = default_batches(records)
+        assert batches[-1] == records
+        assert batches[0] >= 1
+        assert list(batches) == sorted(set(batches))
 
 
 def test_rates_come_from_public_numbers_and_survive_their_multiplication() -> None:

@@ -111,3 +111,20 @@ def test_output_that_nobody_reads_any_more_is_no_error(data: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 0
+
+
+def test_nothing_is_printed_with_spaces_at_its_end(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(data) == 0
+    asked = ["--noise", "1", "--rate", "1/9", "--steps", "9", "--delta", "1e-5"]
+    for command in (["spent", str(data.parent / "run")], ["epsilon", *asked], ["compare", *asked]):
+        assert cli.main(command) == 0
+        told = capsys.readouterr().out
+        assert [line for line in told.splitlines() if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["report"], ["plan"], ["epsilon"]])
+def test_help_names_no_type_for_what_takes_no_value(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*command, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "--help" in told
+    assert "bool" not in told.lower()

@@ -12,9 +12,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from hush import __version__
@@ -34,8 +35,29 @@ from hush.cli import (
     verify,
 )
 
+
+class _Command(TyperCommand):
+    """Its help names no type for flags, which take no value."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _flags_bare(super().get_params(ctx))
+
+
+class _Commands(TyperGroup):
+    def get_params(self, ctx: Any) -> Any:
+        return _flags_bare(super().get_params(ctx))
+
+
+def _flags_bare(parameters: Any) -> Any:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
+
+
 app = typer.Typer(
     name="hush",
+    cls=_Commands,
     help="How private is this training run? Certified answers.\n\n"
     "Example: hush epsilon --rate 256/60000 --noise 1.3 --epochs 15 --delta 1e-5",
     no_args_is_help=True,
@@ -60,19 +82,22 @@ def _hush(
     pass
 
 
-app.command("epsilon")(epsilon.command)
-app.command("delta")(delta.command)
-app.command("calibrate")(calibrate.command)
-app.command("curve")(curve.command)
-app.command("compare")(compare.command)
-app.command("plan")(plan.command)
-app.command("train")(train.command)
-app.command("resume")(resume.command)
-app.command("predict")(predict.command)
-app.command("spent")(spent.command)
-app.command("verify")(verify.command)
-app.command("report")(report.command)
-app.command("reproduce")(reproduce.command)
+for _name, _function in (
+    ("epsilon", epsilon.command),
+    ("delta", delta.command),
+    ("calibrate", calibrate.command),
+    ("curve", curve.command),
+    ("compare", compare.command),
+    ("plan", plan.command),
+    ("train", train.command),
+    ("resume", resume.command),
+    ("predict", predict.command),
+    ("spent", spent.command),
+    ("verify", verify.command),
+    ("report", report.command),
+    ("reproduce", reproduce.command),
+):
+    app.command(_name, cls=_Command)(_function)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hush.cli.accountants import Row, others
 from hush.cli.options import DeltaOption, JsonOption, about_a_run
-from hush.cli.printing import down, interval, near, print_json, relation, up
+from hush.cli.printing import down, interval, near, print_json, relation, trimmed, up
 from hush.cli.run import Run
 
 
@@ -43,6 +43,7 @@ def command(
         }[row.kind]
         table.add_row(row.name, number, meaning, style=style)
     console = Console(highlight=False, markup=False)
-    console.print(run.describe())
-    console.print(f"{relation(run, mechanism)}, {mechanism.tag}, delta = {delta:g}")
-    console.print(table)
+    with trimmed(console):
+        console.print(run.describe())
+        console.print(f"{relation(run, mechanism)}, {mechanism.tag}, delta = {delta:g}")
+        console.print(table)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hush.cli.options import DeltaOption, JsonOption, parse_number, parse_whole
+from hush.cli.printing import trimmed
 from hush.cli.trouble import told_plainly
 
 EPOCHS = (5.0, 10.0, 20.0, 40.0, 80.0)
@@ -62,6 +63,7 @@ def command(
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(table(bought))
-    if output is not None:
-        console.print(f"[dim]picture[/]  {output}")
+    with trimmed(console):
+        console.print(table(bought))
+        if output is not None:
+            console.print(f"[dim]picture[/]  {output}")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING, Any
 
 from hush.cli.run import Run
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hush.accounting import Bounds, Mechanism
 
 
@@ -49,10 +53,19 @@ def print_answer(headline: str, promise: str, rows: dict[str, str], good: bool =
     for name, text in rows.items():
         table.add_row(name, text)
     console = Console(highlight=False, markup=False)
-    console.print(headline, style="bold green" if good else "bold red")
-    console.print(promise)
-    console.print()
-    console.print(table)
+    with trimmed(console):
+        console.print(headline, style="bold green" if good else "bold red")
+        console.print(promise)
+        console.print()
+        console.print(table)
+
+
+@contextmanager
+def trimmed(console: Console) -> Iterator[None]:
+    """What is printed inside comes without the spaces that fill its lines up."""
+    with console.capture() as captured:
+        yield
+    console.file.write("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()) + "\n")
 
 
 def facts(run: Run, mechanism: Mechanism, name: str, certified: Bounds, errors: Bounds) -> dict[str, str]:

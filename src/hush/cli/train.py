@@ -91,6 +91,16 @@ def command(
             help="Protect each user named in this column with all their rows, rather than each row.",
         ),
     ] = None,
+    user_rows: Annotated[
+        int | None,
+        typer.Option(
+            "--user-rows",
+            parser=parse_whole,
+            rich_help_panel=PRIVACY,
+            metavar="COUNT",
+            help="The most rows of a user that take part in a step, drawn anew each time; all, if not given.",
+        ),
+    ] = None,
     task: Annotated[
         str | None,
         typer.Option(
@@ -246,6 +256,7 @@ def command(
             bounds=bounds,
             target_bounds=target_bounds,
             hold_out=hold_out,
+            user_rows=user_rows,
             secure=secure,
             seed=seed,
         )

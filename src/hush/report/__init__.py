@@ -37,6 +37,8 @@ def write_report(run: Path, local: bool = False, png: bool = False) -> list[Path
         for plot in plots:
             files.append(place.with_name(f"{place.stem}-{plot.name}.png"))
             write_plot(plot, files[-1])
+    if found.finished and not local:
+        found.folder.hide_times()
     return files
 
 

@@ -135,6 +135,7 @@ def settings(found: Inspected) -> dict[str, str]:
         "who is protected": f"one {unit} (neighbours: add/remove one {unit})",
         "what a row is": str(terms.get("pixels") or ""),
         "sampling": f"Poisson: every {unit} by its own coin of probability {terms['rate']:g} in each step",
+        "rows of a user": f"at most {terms['user_rows']:,} in a step" if terms.get("user_rows") else "",
         f"{unit}s trained on": f"{plan['records']:,} ({known}" + (f", {aside:.0%} put aside)" if aside else ")")
         if "records" in plan
         else "not yet released",

@@ -34,6 +34,7 @@ from hush.runs.session import Session, usable
 from hush.runs.surveying import describe
 from hush.spending import Spending
 from hush.tabular import survey
+from hush.units import Users
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -192,6 +193,7 @@ def _terms(request: Request, name: str, known: Prepared) -> dict[str, Any]:
         "delta": request.delta,
         "unit": request.unit,
         "records": request.records,
+        "user_rows": request.user_rows,
         "hold_out": request.hold_out,
         "pixels": None if known.train.pixels is None else _pixels(request, known.train.pixels),
         "questions": [asdict(question) for question in known.questions(request)],
@@ -248,7 +250,7 @@ def _session(run: Opened, card: Card, private: Private) -> Session:
         raise ValueError(
             "The records don't fit into memory as numbers; leave columns out or give fewer rows."
         ) from None
-    users = None if kept.users is None else _numbered(kept.users)
+    users = None if kept.users is None else Users(_numbered(kept.users), run.request.user_rows)
     return Session(run.folder, card, private, (x, y), run.known.held, users)
 
 

@@ -45,9 +45,9 @@ class Bought:
 
 
 def default_batches(records: int) -> tuple[float, ...]:
-    """From about a hundredth of the records to half of them, in powers of two."""
-    largest = 2 ** math.floor(math.log2(max(records / 2, 1)))
-    return tuple(sorted({float(max(1, largest >> shift)) for shift in (0, 1, 2, 4, 6)}))
+    """From about a two hundredth of the records to all of them, by powers of two."""
+    largest = 2 ** math.floor(math.log2(records))
+    return tuple(sorted({float(max(1, largest >> shift)) for shift in (0, 1, 2, 3, 5, 7)} | {float(records)}))
 
 
 def buy(
@@ -90,7 +90,8 @@ def table(bought: Bought) -> Table:
         drawn.add_column(f"{length:g} epochs", justify="right")
     for batch in sorted({offer.batch for offer in bought.offers}):
         row = {offer.epochs: offer for offer in bought.offers if offer.batch == batch}
-        drawn.add_row(f"{batch:,.10g}", *(_cell(row[length], best[length]) for length in epochs))
+        whole = " (all)" if batch == bought.records else ""
+        drawn.add_row(f"{batch:,.10g}{whole}", *(_cell(row[length], best[length]) for length in epochs))
     return drawn
 
 

@@ -38,8 +38,13 @@ import hush.runs
 model = hush.runs.load(Path(__file__).parent)
 
 if __name__ == "__main__":
-    for row in model.predict_file(sys.argv[1]):
-        print(*row, sep=",")
+    if len(sys.argv) != 2:
+        sys.exit("Usage: python load.py rows.csv")
+    try:
+        for row in model.predict_file(sys.argv[1]):
+            print(*(part for part in row if part is not None), sep=",")
+    except ValueError as error:
+        sys.exit(f"Error: {error}")
 '''
 
 

@@ -40,6 +40,7 @@ def publish(folder: Folder, card: Card, model: nn.Module, private: Private) -> N
         shutil.copyfile(path, folder.ledger)  # as it stands now; it may belong to other runs as well
     digests = {name: digest(folder.public / name) for name in BOUND}
     write_json(folder.manifest, {"run": run, "ledger_head": head, "files": digests})
+    folder.hide_times()
 
 
 def versions() -> dict[str, str]:

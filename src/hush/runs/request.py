@@ -23,6 +23,7 @@ class Request:
     classes   of the target
     bounds    of all numbers that have no declaration of their own
     hold_out  the share of records put aside for scores that stay local
+    user_rows the most rows of a user that take part in a step; None: all of them
     """
 
     data: Path
@@ -37,6 +38,7 @@ class Request:
     bounds: tuple[float, float] | None = None
     target_bounds: tuple[float, float] | None = None
     hold_out: float = 0.1
+    user_rows: int | None = None
     secure: bool = False
     seed: int | None = None
 
@@ -49,6 +51,10 @@ class Request:
             raise ValueError(f"The share of the hold-out lies from 0 to below 1, got {self.hold_out:g}.")
         if self.records is not None and not 1 <= self.records <= 2**32:
             raise ValueError(f"The number of records lies from 1 to {2**32:,}, got {self.records}.")
+        if self.user_rows is not None and self.reading.user_column is None:
+            raise ValueError("The most rows of a user were given, but no --user-column that says whose rows they are.")
+        if self.user_rows is not None and self.user_rows < 1:
+            raise ValueError(f"The most rows of a user are at least 1, got {self.user_rows}.")
         if self.task not in (None, CLASSIFICATION, REGRESSION):
             raise ValueError(f"The task is classification or regression, got {self.task!r}.")
         for bounds in (self.bounds, self.target_bounds):

@@ -17,6 +17,7 @@ from hush.runs import publishing
 from hush.runs.card import Card, Published
 from hush.runs.folder import Folder, read_json, write_json
 from hush.tabular.data import Data
+from hush.units import Users
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,7 +42,13 @@ class Session:
     """A run in progress."""
 
     def __init__(
-        self, folder: Folder, card: Card, private: Private, train: tuple[Tensor, Tensor], held: Data, users: Any
+        self,
+        folder: Folder,
+        card: Card,
+        private: Private,
+        train: tuple[Tensor, Tensor],
+        held: Data,
+        users: Users | None,
     ) -> None:
         self.folder, self.card, self.private = folder, card, private
         self._train, self._held, self._users = train, held, users

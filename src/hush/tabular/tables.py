@@ -43,7 +43,7 @@ def read_table(path: Path, delimiter: str | None = None) -> Table:
     with unchanged(path):
         if path.suffix.lower() in (".parquet", ".pq"):
             return _parquet(path)
-        return _csv(path, delimiter or ("\t" if path.suffix.lower() == ".tsv" else ","))
+        return _csv(path, delimiter)
 
 
 @contextmanager
@@ -71,14 +71,18 @@ def _state(path: Path) -> tuple[int, int, int]:
     return found.st_size, found.st_mtime_ns, found.st_ino
 
 
-def _csv(path: Path, delimiter: str) -> Table:
+def _csv(path: Path, given: str | None) -> Table:
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    delimiter = usual if given is None else given.replace("\\t", "\t")
     if len(delimiter) != 1:
-        raise ValueError(f"The delimiter of a CSV file is one character, got {delimiter!r}.")
+        raise ValueError(f"The delimiter of a CSV file is one character, got {given!r}.")
     csv.field_size_limit(_LONGEST_CELL)
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         try:
             names = _names(path, next(reader, []))
+            if given is None:
+                _refuse_unsplit(path, names)
             rows: list[list[str]] = []
             for row in reader:
                 if row and len(row) != len(names):
@@ -97,12 +101,24 @@ def _csv(path: Path, delimiter: str) -> Table:
     return Table(dict(zip(names, columns, strict=True)))
 
 
+def _refuse_unsplit(path: Path, names: Sequence[str]) -> None:
+    """One column whose name has what other files put between cells."""
+    found = [character for character in ";\t|," if len(names) == 1 and character in names[0]]
+    if found:
+        shown = found[0].replace("\t", "\\t")
+        raise ValueError(
+            f"{path} has a single column, {names[0][:60]!r}; if {shown!r} stands between its cells, say --delimiter "
+            f"'{shown}'."
+        )
+
+
 def _names(path: Path, header: Sequence[str]) -> list[str]:
     names = [name.strip() for name in header]
     if not any(names):
         raise ValueError(f"{path} has no header; its first line must name the columns.")
     if "" in names:
-        raise ValueError(f"Column {names.index('') + 1} of {path} has no name; name it in the first line.")
+        hint = " (pandas writes such a first one unless to_csv has index=False)" if names[0] == "" else ""
+        raise ValueError(f"Column {names.index('') + 1} of {path} has no name{hint}; name it in the first line.")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"{path} has several columns named {twice[0]!r}; give each its own name.")
