@@ -85,6 +85,20 @@ def test_stacked_models_clip_as_the_loop_does(case):
         torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
 
 
+def test_a_halved_output_loss_halves_the_last_layers_sums_where_coordinates_stay():
+    parameters = architectures.multilayer((6, 5, 10)).start([torch.Generator().manual_seed(1)], torch.device("cpu"))
+    x, y = torch.randn(1, 4, 6, generator=torch.Generator().manual_seed(2)), torch.tensor([[0, 3, 9, 9]])
+
+    def sums(output):
+        coordinates = Coordinates(("layer0", "layer1"), 10, steps=0, output=output)
+        return coordinates.sums(parameters, x, y, torch.tensor([math.inf]), torch.ones(1, 4))
+
+    whole, half = sums(1.0), sums(0.5)
+    for name in ("layer1", "layer1.bias"):
+        torch.testing.assert_close(half[name], whole[name] / 2)
+        assert whole[name].abs().max() > 0
+
+
 def test_layers_clipped_one_by_one_are_clipped_as_the_loop_does():
     model, shape, _, losses = CASES["multilayer"]
     generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
@@ -498,7 +512,8 @@ def test_curves_and_sweeps_are_drawn_where_there_are_results(tmp_path):
 
 def test_reproduce_lists_and_refuses_unknown_names(capsys):
     assert main(["reproduce", "list", "--experiments", str(FOLDER)]) == 0
-    assert "bu2019-table1" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in read_all(FOLDER))  # whole, in 80 columns too
     assert main(["reproduce", "nonsense", "--experiments", str(FOLDER)]) == 2
     assert "There is no experiment" in capsys.readouterr().err
 

@@ -57,9 +57,12 @@ def _list(known: dict) -> None:  # type: ignore[type-arg]
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("name", "paper", "what", "training rows", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("name", no_wrap=True)  # a name that is cut off can't be typed
+    table.add_column("what")
+    table.add_column("training rows", justify="right")
     for name, experiment in known.items():
-        table.add_row(name, experiment.paper, experiment.title, str(len(experiment.rows) or ""))
+        table.add_row(name, experiment.title, str(len(experiment.rows) or ""))
     Console().print(table)
 
 

@@ -25,12 +25,14 @@ class Coordinates:
     """Which network (its layers' names), how it is fitted, and how coordinates are moved.
 
     classes  the outputs are fitted by binary cross-entropy to one class of so many; None: by squared error
+    output   t_out is multiplied by this: Harder et al.'s code halves it beside the hidden layers' squares
     """
 
     names: tuple[str, ...]
     classes: int | None
     steps: int = 30
     rate: float = 0.003
+    output: float = 1.0
 
     @property
     def layers(self) -> int:
@@ -75,7 +77,7 @@ class Coordinates:
                 missed.append(gap)
                 slopes.append(gap * (u > 0))
             else:
-                slopes.append((u if self.classes is None else u.sigmoid()) - target)
+                slopes.append(self.output * ((u if self.classes is None else u.sigmoid()) - target))
         return slopes, missed
 
     def _moved(self, weights: list[Tensor], biases: list[Tensor], x: Tensor, target: Tensor) -> list[Tensor]:

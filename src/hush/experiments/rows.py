@@ -32,7 +32,8 @@ class Row:
     projections norms are estimated from so many random projections (Bu et al. 2021); 0: they are computed
     average     the decay of the weights' average, which is then what is evaluated
     final       the learning rate's end over its start; reached in a line, or by equal factors if `geometric`
-    z_steps     steps of DP-MAC on auxiliary coordinates with the learning rate `z_rate`; 0: gradients are clipped
+    z_steps     steps of DP-MAC on auxiliary coordinates with the learning rate `z_rate`, the output's loss counting
+                `z_output` times; 0: gradients are clipped
     watch       accuracies are noted every so many epochs
     directions  how many principal directions, released with noise `pca_noise`
     panel       the sub-figure, and `place` where on its axis the row belongs
@@ -72,6 +73,7 @@ class Row:
     geometric: bool = False
     z_steps: int = 0
     z_rate: float = 0.003
+    z_output: float = 1.0
     watch: float = 0.0
     panel: str = ""
     place: float | None = None

@@ -67,8 +67,8 @@ def prepare(
     found = data.load(source, folder)
     if records is not None:
         found = found.first(records)
-    if name == "mnist-directions":
-        return _directions(found, device, pca_noise, seed, directions)
+    if name.endswith("-directions"):
+        return _directions(found, device, pca_noise, seed, directions, GREY if "centred" in name else 0.0)
     train, test = make(found, device)
     return Task(train, test)
 
@@ -248,15 +248,22 @@ def _pixels(found: DataSet, device: torch.device) -> Pair:
     return _both(found, device, lambda part: flat(part)[:, None].to(device), flat)
 
 
-def _directions(found: DataSet, device: torch.device, noise: float | None, seed: int, count: int) -> Task:
+GREY = 0.1307
+"""What is quoted everywhere as the mean pixel of MNIST: a public constant, not computed from the records."""
+
+
+def _directions(
+    found: DataSet, device: torch.device, noise: float | None, seed: int, count: int, grey: float = 0.0
+) -> Task:
     """Private principal directions (Abadi et al. 2016), released once for all models trained together.
 
-    Images are scaled to length one for the directions' sake only; the network sees their coordinates as they are.
+    Images, less `grey` in every pixel, are scaled to length one for the directions' sake only; the network sees their
+    coordinates as they are.
     """
     from hush.methods.pca import PCA
 
     def flat(part: Split) -> NDArray[np.float64]:
-        return part.x.reshape(len(part), -1).astype(np.float64) / 255
+        return (part.x.reshape(len(part), -1).astype(np.float64) / 255 - grey) / (1 - grey)
 
     pca = PCA(count, records=len(found.train), noise_multiplier=noise).fit(flat(found.train), key=Key.from_seed(seed))
     across = torch.from_numpy(pca.components_.T).float()
@@ -272,6 +279,7 @@ TASKS: dict[str, tuple[str, Callable[[DataSet, torch.device], Pair]]] = {
     "mnist": ("mnist", _images),
     "mnist-scattering": ("mnist", _grey_scattering),
     "mnist-directions": ("mnist", _images),
+    "mnist-centred-directions": ("mnist", _images),
     "fashion-scattering": ("fashion_mnist", _grey_scattering),
     "usps-scattering": ("usps", _grey_scattering),
     "usps-pixels": ("usps", _pixels),

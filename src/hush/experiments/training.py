@@ -163,7 +163,7 @@ def _train(
     losses = half_squared_error if row.metric in ("rmse", "error") else cross_entropy
     names = tuple(name for name in model.shapes if not name.endswith(".bias"))
     classes = None if row.metric == "error" else 10
-    coordinates = Coordinates(names, classes, row.z_steps, row.z_rate) if row.z_steps else None
+    coordinates = Coordinates(names, classes, row.z_steps, row.z_rate, row.z_output) if row.z_steps else None
     runs = [(each.plan(records, task.beside), each.training) for each in rows]
     trainer = Trainer(
         model,
