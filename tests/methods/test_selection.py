@@ -7,15 +7,17 @@ import math
 import os
 import stat
 import time
+import traceback
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy import integrate, stats
-from searching import Trainer, candidates, key_with, search
-from torch import nn
+from searching import Trainer, X, Y, candidates, key_with, search
+from torch import Tensor, nn
 
 import hush
 from hush.accounting import Gaussian, Guarantees, Projected, RandomisedResponse, Renyi
@@ -241,6 +243,20 @@ class TestBounds:
             costs.renyi([Projected(2.0, 30)], selection.Geometric(4))
 
 
+class Unusual(BaseException):
+    """Not an Exception."""
+
+
+def _variables(error: BaseException) -> set[str]:
+    """The names of all variables that a traceback can show, of hush's own frames."""
+    found, trace = set(), error.__traceback__
+    while trace is not None:
+        if "selection" in trace.tb_frame.f_code.co_filename and "tests" not in trace.tb_frame.f_code.co_filename:
+            found |= set(trace.tb_frame.f_locals)
+        trace = trace.tb_next
+    return found
+
+
 class TestSearch:
     def test_publishes_the_best_of_a_secret_number_of_runs(self) -> None:
         trainer = Trainer()
@@ -311,6 +327,82 @@ class TestSearch:
         assert "17" not in str(failed.value)
         assert failed.value.__context__ is None
         assert failed.value.__cause__ is None
+
+    @pytest.mark.parametrize("stop", [SystemExit("record 17"), GeneratorExit("record 17"), Unusual("record 17")])
+    def test_whatever_ends_a_run_says_nothing(self, stop: BaseException, capfd: Any) -> None:
+        class Ending(Trainer):
+            def after_step(self) -> None:
+                raise stop
+
+        with pytest.raises(selection.TrialFailedError, match=type(stop).__name__) as failed:
+            selection.run(search(), Ending(), key=key_with(2))
+        assert "17" not in "".join(traceback.format_exception(failed.value))
+        assert _variables(failed.value).isdisjoint({"total", "number", "state", "index", "made", "trial"})
+        assert capfd.readouterr() == ("", "")
+
+    def test_an_interrupted_run_says_nothing_either(self) -> None:
+        def train(trial: selection.Trial) -> tuple[nn.Module, float]:
+            raise KeyboardInterrupt("record 17")
+
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            selection.run(search(), train, key=key_with(2))
+        assert stopped.value.args == ()
+        assert _variables(stopped.value).isdisjoint({"total", "number", "state", "index", "made", "trial"})
+
+    def test_a_misuse_is_named_without_the_error_that_it_happened_in(self) -> None:
+        def train(trial: selection.Trial) -> tuple[nn.Module, float]:
+            model, _ = Trainer()(trial)
+            try:
+                raise ValueError("record 17")
+            except ValueError:
+                trial.private(model, torch.optim.SGD(model.parameters()))
+            raise AssertionError
+
+        with pytest.raises(ValueError, match="one private run") as refused:
+            selection.run(search(), train, key=key_with(2))
+        assert refused.value.__context__ is None
+
+    def test_scores_and_models_that_make_noise_are_silenced(self, capfd: Any) -> None:
+        class Loud:
+            def __float__(self) -> float:
+                print("a loser's score")  # noqa: T201
+                return 1.0
+
+        def train(trial: selection.Trial) -> tuple[nn.Module, Any]:
+            model, _ = Trainer()(trial)
+            model._register_state_dict_hook(lambda *_: print("a loser's model"))  # type: ignore[no-untyped-call] # noqa: T201
+            return model, Loud()
+
+        selection.run(search(), train, key=key_with(3))
+        assert capfd.readouterr() == ("", "")
+
+    def test_a_score_that_is_no_number_is_not_quoted(self) -> None:
+        def train(trial: selection.Trial) -> tuple[nn.Module, Any]:
+            return Trainer()(trial)[0], "record 17"
+
+        with pytest.raises(selection.TrialFailedError) as failed:
+            selection.run(search(), train, key=key_with(2))
+        assert "17" not in "".join(traceback.format_exception(failed.value))
+
+    def test_a_model_that_a_training_function_keeps_begins_every_run_anew(self) -> None:
+        """Runs are accounted as independent of each other."""
+        model = nn.Linear(3, 2)
+        optimiser = torch.optim.Adam(model.parameters())
+        begun: list[tuple[Tensor, int]] = []
+
+        def train(trial: selection.Trial) -> tuple[nn.Module, float]:
+            begun.append((model.weight.detach().clone(), len(optimiser.state)))
+            private = trial.private(model, optimiser)
+            for x, y in private.batches((X, Y)):
+                private.step(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y)
+            assert not torch.equal(model.weight, begun[-1][0])
+            return model, float(len(begun))
+
+        best = selection.run(search(), train, key=key_with(3))
+        assert len(begun) == 3
+        assert all(torch.equal(weight, begun[0][0]) and moments == 0 for weight, moments in begun)
+        assert best.state is not None
+        assert not torch.equal(best.state["weight"], begun[0][0])
 
     def test_draws_candidates_by_fair_lot(self) -> None:
         """A chi-square test at p < 1e-6."""

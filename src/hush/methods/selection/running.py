@@ -51,7 +51,23 @@ def run(
     key         of everything random; None asks the operating system.  `Key.from_seed` is for tests
     save_every  seconds between checkpoints inside a run
     """
-    state = State(None if folder is None else Path(folder), search)
+    found = _searched(search, train, ledger, None if folder is None else Path(folder), key, budget, save_every)
+    if isinstance(found, BaseException):
+        raise found  # out here: a traceback that shows its frames' variables shows none of the search's
+    return found
+
+
+def _searched(
+    search: Search,
+    train: Train,
+    ledger: Ledger | str | os.PathLike[str] | None,
+    folder: Path | None,
+    key: Key | None,
+    budget: Budget | None,
+    save_every: float,
+) -> Selected | BaseException:
+    """The winner, or what a run was stopped by."""
+    state = State(folder, search)
     if state.selected is not None:
         return state.selected
     if state.key is None:
@@ -69,9 +85,11 @@ def run(
     while state.done < total:
         number = state.done
         index = _lot(search, state.key, number)
-        score, tensors = _trial(search, search.candidates[index], state.key, number, train, state.place(save_every))
+        made = _trial(search, search.candidates[index], state.key, number, train, state.place(save_every))
+        if isinstance(made, BaseException):
+            return made
         # the first of equal scores stays, which for runs that are alike is a tie broken by lot
-        state.keep(index, score, tensors)
+        state.keep(index, *made)
     return state.finish()
 
 
@@ -110,31 +128,42 @@ def _lot(search: Search, key: Key, number: int) -> int:
 
 def _trial(
     search: Search, candidate: Candidate, key: Key, number: int, train: Train, place: Place | None
-) -> tuple[float, dict[str, Tensor]]:
+) -> tuple[float, dict[str, Tensor]] | BaseException:
     own = Key(key.derive("trial", number), key.secure, key.seed)
-    trial = Trial(dict(candidate.settings), candidate, own, place)
-    model, score = _in_secret(train, trial)
-    if len(trial._made) != 1 or trial._made[0].plan != candidate.plan or trial._made[0].model is not model:
-        raise MisuseError("A training function must return the model that it trained by trial.private(...) in one run.")
-    value = torch.tensor([float(score)], dtype=torch.float64)
+    found = _in_secret(train, Trial(dict(candidate.settings), candidate, own, place))
+    if isinstance(found, BaseException):
+        return found
+    score, tensors = found
+    value = torch.tensor([score], dtype=torch.float64)
     if isinstance(search.score, Noised):
         std = search.score.noise_multiplier * search.score.sensitivity
         value = noise.add(own, 0, [torch.nan_to_num(value)], [std], purpose="score")[0]
-    found = float(value)
-    tensors = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
-    return (found if found == found else -np.inf), tensors
+    score = float(value)
+    return (score if score == score else -np.inf), tensors
 
 
-def _in_secret(train: Train, trial: Trial) -> tuple[nn.Module, float]:
+def _in_secret(train: Train, trial: Trial) -> tuple[float, dict[str, Tensor]] | BaseException:
+    """A run's score and model; or an error that has nothing of what stopped it: neither what it said nor where."""
     try:
         with in_secret(trial.key.seed64("generators")):
-            return train(trial)
-    except MisuseError:
-        raise
-    except Exception as error:
+            try:
+                return _made(train, trial)
+            finally:
+                trial.put_back()
+    except MisuseError as error:
+        return MisuseError(str(error))
+    except KeyboardInterrupt:
+        return KeyboardInterrupt()
+    except BaseException as error:  # that of sys.exit too, whose text would be printed at the end
         kind = type(error).__name__
-    # out here nothing is left of the error: neither what it said nor where it came from
-    raise TrialFailedError(
+    return TrialFailedError(
         f"A run of the search failed with {kind}; what it said stays secret, as it may tell about the records: try the "
         "training function on records that are nobody's secret, then go on with the search."
     )
+
+
+def _made(train: Train, trial: Trial) -> tuple[float, dict[str, Tensor]]:
+    model, score = train(trial)
+    if len(trial._made) != 1 or trial._made[0].plan != trial.candidate.plan or trial._made[0].model is not model:
+        raise MisuseError("A training function must return the model that it trained by trial.private(...) in one run.")
+    return float(score), {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}

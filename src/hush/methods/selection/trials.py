@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import shutil
 import time
 from dataclasses import dataclass, field
@@ -72,6 +74,28 @@ class _Run(Private):
 
 
 @dataclass(frozen=True, eq=False)
+class _Before:
+    """Model and optimiser as they were before a run."""
+
+    model: nn.Module
+    optimiser: Optimizer
+    weights: dict[str, Any]
+    moments: dict[str, Any]
+
+    @staticmethod
+    def of(model: nn.Module, optimiser: Optimizer) -> _Before:
+        return _Before(model, optimiser, copy.deepcopy(model.state_dict()), copy.deepcopy(optimiser.state_dict()))
+
+    def put_back(self) -> None:
+        with contextlib.suppress(Exception):  # what has changed its shape isn't begun with again
+            self.model.load_state_dict(self.weights)
+        with contextlib.suppress(Exception):
+            self.optimiser.load_state_dict(self.moments)
+        for parameter in self.model.parameters():
+            parameter.grad = None
+
+
+@dataclass(frozen=True, eq=False)
 class Trial:
     """What a training function gets: its settings and plan, and the one private run it may make."""
 
@@ -80,6 +104,7 @@ class Trial:
     key: Key
     _place: Place | None = None
     _made: list[Private] = field(default_factory=list)
+    _before: list[_Before] = field(default_factory=list)
 
     def private(self, model: nn.Module, optimiser: Optimizer, **options: Any) -> Private:
         """The private run of this trial (see `hush.Private`); the search has paid for one, by the candidate's plan.
@@ -92,6 +117,7 @@ class Trial:
         for name in ("ledger", "key", "plan"):
             if name in options:
                 raise MisuseError(f"A trial's {name} is the search's own; leave it out.")
+        self._before.append(_Before.of(model, optimiser))
         plan = self.candidate.plan
         # in memory: the search is charged as a whole, and a run of its own in the ledger would tell that there was one
         spending = Spending(open_ledger(None, plan), plan)
@@ -101,6 +127,14 @@ class Trial:
             self._go_on(private, found)
         self._made.append(private)
         return private
+
+    def put_back(self) -> None:
+        """Undo what the run did to model and optimiser, so that one who keeps them doesn't begin the next run there.
+
+        Runs are accounted as independent of each other.
+        """
+        for before in self._before:
+            before.put_back()
 
     def _go_on(self, private: Private, found: dict[str, Any]) -> None:
         try:
