@@ -55,9 +55,10 @@ class Coordinates:
         biases = [parameters[name + ".bias"].double()[:, None] for name in self.names]
         start = x.double()
         target = y.double() if self.classes is None else _one_hot(y, self.classes)
-        zs = self._moved(weights, biases, start, target)
+        entered = torch.baddbmm(biases[0], start, weights[0])  # the first layer's sums, which no coordinate changes
+        zs = self._moved(weights, biases, entered, target)
         found: dict[str, Tensor] = {}
-        slopes, _ = self._slopes(weights, biases, [start, *zs], target)
+        slopes, _ = self._slopes(weights, biases, entered, zs, target)
         for name, z, slope in zip(self.names, [start, *zs], slopes, strict=True):
             norms = slope.norm(dim=2) * (z.square().sum(2) + 1).sqrt()
             share = (limits[:, None] / norms.clamp_min(1e-300)).clamp_max(1.0) * real
@@ -66,26 +67,25 @@ class Coordinates:
         return found
 
     def _slopes(
-        self, weights: list[Tensor], biases: list[Tensor], zs: list[Tensor], target: Tensor
+        self, weights: list[Tensor], biases: list[Tensor], entered: Tensor, zs: list[Tensor], target: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """t' of every layer, and what its hidden ones miss their coordinates by."""
         slopes, missed = [], []
-        for k, (z, weight, bias) in enumerate(zip(zs, weights, biases, strict=True)):
-            u = torch.baddbmm(bias, z, weight)
-            if k + 1 < len(zs):
-                gap = u.relu() - zs[k + 1]
+        for k in range(len(weights)):
+            u = torch.baddbmm(biases[k], zs[k - 1], weights[k]) if k else entered
+            if k < len(zs):
+                gap = u.relu() - zs[k]
                 missed.append(gap)
                 slopes.append(gap * (u > 0))
             else:
                 slopes.append(self.output * ((u if self.classes is None else u.sigmoid()) - target))
         return slopes, missed
 
-    def _moved(self, weights: list[Tensor], biases: list[Tensor], x: Tensor, target: Tensor) -> list[Tensor]:
+    def _moved(self, weights: list[Tensor], biases: list[Tensor], entered: Tensor, target: Tensor) -> list[Tensor]:
         """Coordinates after Adam, which sees all of a record's as one row."""
-        zs, z = [], x
-        for weight, bias in zip(weights[:-1], biases, strict=False):
-            z = torch.baddbmm(bias, z, weight).relu()
-            zs.append(z)
+        zs: list[Tensor] = []
+        for k in range(len(weights) - 1):
+            zs.append((torch.baddbmm(biases[k], zs[-1], weights[k]) if k else entered).relu())
         if not self.steps or not zs:
             return zs
         widths = [z.shape[2] for z in zs]
@@ -93,7 +93,7 @@ class Coordinates:
         first, second = torch.zeros_like(whole), torch.zeros_like(whole)
         for t in range(1, self.steps + 1):
             hidden = list(whole.split(widths, 2))
-            slopes, missed = self._slopes(weights, biases, [x, *hidden], target)
+            slopes, missed = self._slopes(weights, biases, entered, hidden, target)
             back = [slope @ weight.mT for slope, weight in zip(slopes[1:], weights[1:], strict=True)]
             gradient = torch.cat([b - m for b, m in zip(back, missed, strict=True)], 2)
             first.lerp_(gradient, 0.1)
