@@ -160,7 +160,7 @@ class GRU:
         by_state = torch.stack([by_r, by_z, by_n * r], 2)
         time, n, size = d_states.shape
         d_state = d_states.new_empty(time, n, 3, size)
-        totals = torch.empty_like(d_states)
+        totals = torch.empty_like(d_states, memory_format=torch.contiguous_format)
         dh_next = torch.zeros_like(d_states[0])
         for t in range(time - 1, -1, -1):
             dh = torch.add(d_states[t], dh_next, out=totals[t])
@@ -195,7 +195,7 @@ class Plain:
     def backward(self, kept: tuple[Tensor, ...], d_states: Tensor, d_memory: Tensor | None, w: Weights) -> Grads:
         (states,) = kept
         slope = 1 - states * states if self.activation is torch.tanh else (states > 0).to(states.dtype)
-        d_fed = torch.empty_like(d_states)
+        d_fed = torch.empty_like(d_states, memory_format=torch.contiguous_format)  # the compiler writes to no other
         dh_next = torch.zeros_like(d_states[0])
         for t in range(len(states) - 1, -1, -1):
             torch.mul(d_states[t] + dh_next, slope[t], out=d_fed[t])
