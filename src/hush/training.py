@@ -40,6 +40,7 @@ from hush.clipping import votes
 from hush.gradients import Engine, Loop, Memory, Projected, Vmap, clipped_sum, refuse
 from hush.gradients.check import named, refuse_memories
 from hush.gradients.engines import Weights
+from hush.gradients.filling import cut
 from hush.keys import Key
 from hush.ledger import BudgetExceededError, Ledger, Spent
 from hush.local import Local
@@ -59,7 +60,8 @@ class Private:
                 a new one takes the plan's target as its budget
     key         of the sampling coins and the noise; None asks the operating system.  `Key.from_seed` is for tests, and
                 gives every run the same noise; from any other key a run derives its own
-    secure      coins and noise from a cipher, the noise hardened against floating-point attacks
+    secure      coins and noise from a cipher, the noise hardened against floating-point attacks; on a CPU, examples
+                computed in pieces of one size, so that no example's rounding depends on its company
     engine      how per-example gradients are clipped and summed: speed and memory only
     microbatch  how many examples are computed at once: memory only
     scheduler   a learning-rate scheduler to step after every optimiser step
@@ -84,7 +86,10 @@ class Private:
         check_optimiser(optimiser, scheduler)
         self.model, self.optimiser, self.plan, self.scheduler = model, optimiser, plan, scheduler
         self.engine = engine_of(engine, plan)
-        self.microbatch = summed_at_once(plan.batch, microbatch)
+        given = key_of(key, secure)
+        on_cpu = not any(p.is_cuda for p in model.parameters())
+        at_once, self._filling = cut(plan.batch, microbatch, alike=given.secure and on_cpu)
+        self.microbatch = summed_at_once(plan.batch, at_once)
         self.average = average
         self.averages = averaging.start(list(model.parameters())) if average is not None else []
         self.threshold = plan.clip.start()
@@ -104,7 +109,6 @@ class Private:
         self._pending: Batch | None = None
         self._reader: object = None
         self._draw_ahead: Callable[[], None] | None = None
-        given = key_of(key, secure)
         if isinstance(ledger, Spending):
             self.spending, self.key = ledger, given
         else:
@@ -223,6 +227,7 @@ class Private:
             units=units,
             engine=engine_at(self.engine, self.key, step, parameters, self._watch.roundoff),
             microbatch=self.microbatch,
+            filling=self._filling,
             memory=self._memory,
             meanwhile=self._draw_ahead,
         )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hush.clipping import Flat
 from hush.gradients import ClippedSum, Engine, Ghost, Loop, Memory, Vmap, clipped_sum
+from hush.gradients.filling import AS_IT_IS, Filling
 
 EXACT, SINGLE = 1e-10, 1e-5
 
@@ -51,6 +52,7 @@ def run(
     units: Tensor | None = None,
     groups: Sequence[Sequence[int]] | None = None,
     microbatch: int | None = None,
+    filling: Filling = AS_IT_IS,
     memory: Memory | None = None,
 ) -> ClippedSum:
     parameters = trained(model)
@@ -64,6 +66,7 @@ def run(
         units=units,
         engine=engine,
         microbatch=microbatch,
+        filling=filling,
         memory=memory,
     )
 

@@ -20,23 +20,27 @@ CROSSING = (
 )
 
 
-def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor) -> None:
-    """Raise if the first or last example's loss isn't the same alone as among the others, though nothing is random."""
+def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor, last: int = -1) -> None:
+    """Raise if the first or last example's loss isn't the same alone as among the others, though nothing is random.
+
+    What comes after the last one are copies that fill the batch up.
+    """
     n, together = len(values), values.detach()
+    last %= n
     devices = sorted({x.device for x in batch if isinstance(x, Tensor) and x.is_cuda}, key=str)
     half = values.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(values.device.type)
     with torch.random.fork_rng(devices=devices):
-        alone = torch.cat([_losses(losses, pick(batch, slice(i, i + 1)), 1) for i in (0, n - 1)])
-        if _close(alone, together[[0, -1]], together, 1e-1 if half else 1e-2):
+        alone = torch.cat([_losses(losses, pick(batch, slice(i, i + 1)), 1) for i in (0, last)])
+        if _close(alone, together[[0, last]], together, 1e-1 if half else 1e-2):
             return
         if _close(_losses(losses, batch, n), together, together, 1e-2 if half else 1e-5):
             raise ValueError(CROSSING)
-        if _in_other_company(losses, batch, n, devices, 1e-2 if half else 1e-5):
+        if _in_other_company(losses, batch, n, last, devices, 1e-2 if half else 1e-5):
             raise ValueError(CROSSING)
 
 
 def _in_other_company(
-    losses: Losses, batch: Sequence[Any], n: int, devices: Sequence[torch.device], tolerance: float
+    losses: Losses, batch: Sequence[Any], n: int, last: int, devices: Sequence[torch.device], tolerance: float
 ) -> bool:
     """Whether the first or last example's random loss changes when copies of it take the others' places.
 
@@ -50,7 +54,7 @@ def _in_other_company(
     once, again = drawn(batch), drawn(batch)
     if not _close(again, once, once, tolerance):
         return False  # its random numbers come from elsewhere
-    for i in (0, n - 1):
+    for i in (0, last):
         alike = [x[i : i + 1].expand_as(x) if isinstance(x, Tensor) else x for x in batch]
         if not _close(drawn(alike)[i : i + 1], once[i : i + 1], once, 1e3 * tolerance):
             return True

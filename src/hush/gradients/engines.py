@@ -21,6 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hush.gradients.filling import AS_IT_IS, Filling, filled
+
 Losses = Callable[..., Tensor]
 Weigh = Callable[[Tensor], Tensor]
 Directions = Callable[[int], Iterable[Tensor]]
@@ -49,7 +51,8 @@ class Weights:
 class Task:
     """What every engine is given: of what, on which examples, clipped together how, weighed how, joined in which units.
 
-    `units[i]` is the number of example i's unit (0, 1, ... ; None: each its own).
+    `units[i]` is the number of example i's unit (0, 1, ... ; None: each its own). What is computed at once is filled up
+    by `filling`: then the last `copies` examples have no unit, and nothing is asked of them.
     """
 
     parameters: Sequence[Tensor]
@@ -58,6 +61,8 @@ class Task:
     groups: Groups
     weigh: Weigh
     units: Tensor | None = None
+    filling: Filling = AS_IT_IS
+    copies: int = 0
 
 
 @dataclass(frozen=True)
@@ -162,6 +167,7 @@ def clipped_sum(
     units: Tensor | None = None,
     engine: Engine = Auto(),  # noqa: B008
     microbatch: int | None = None,
+    filling: Filling = AS_IT_IS,
     memory: Memory | None = None,
     meanwhile: Callable[[], object] | None = None,
 ) -> ClippedSum:
@@ -169,14 +175,16 @@ def clipped_sum(
 
     `losses(*batch)` gives one loss an example and may be called on parts of the batch. `groups` says which parameters
     are clipped together; `weigh` maps norms `[units, groups]` to weights. `units[i]` is the number of example i's
-    unit (0, 1, ... ; None: each its own). A unit whose gradient isn't finite contributes nothing. `meanwhile` is called
-    once, while a GPU computes and there would be nothing to do but wait.
+    unit (0, 1, ... ; None: each its own). A unit whose gradient isn't finite contributes nothing. What is computed at
+    once is filled up with copies of an example by `filling`, for every example to be rounded alike in any company;
+    captured programs have one size anyway, and the loop needs none. `meanwhile` is called once, while a GPU computes
+    and there would be nothing to do but wait.
     """
     n = count(batch)
     _refuse(parameters)
     versions = [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]
     memory = Memory() if memory is None else memory
-    task = Task(parameters, losses, batch, groups, weigh, units)
+    task = Task(parameters, losses, batch, groups, weigh, units, filling)
     parts = _parts(n, units, microbatch)
     if n == 0:
         return _nothing(parameters, groups)
@@ -247,7 +255,7 @@ def one_loss_each(values: Tensor, n: int) -> Tensor:
     return values
 
 
-def slots_of(units: Tensor | None, n: int, device: torch.device) -> Tensor | None:
+def slots_of(units: Tensor | None, device: torch.device) -> Tensor | None:
     """Row u holds the examples of unit u, padded with -1."""
     if units is None:
         return None
@@ -255,7 +263,7 @@ def slots_of(units: Tensor | None, n: int, device: torch.device) -> Tensor | Non
     slots = torch.full((len(sizes), int(sizes.max())), -1, dtype=torch.long)
     order = torch.argsort(units, stable=True)
     starts = torch.cumsum(sizes, 0) - sizes
-    ranks = torch.arange(n) - starts[units[order]]
+    ranks = torch.arange(len(units)) - starts[units[order]]
     slots[units[order], ranks] = order
     return slots.to(device)
 
@@ -328,14 +336,14 @@ def _run(task: Task, engine: Engine, memory: Memory) -> ClippedSum:
     if isinstance(engine, Loop):
         return plain.loop(task)
     if isinstance(engine, Vmap):
-        return plain.vmap(task, engine.chunk)
+        return filled(task, lambda full: plain.vmap(full, engine.chunk))
     if isinstance(engine, Auto) and engine.capture and memory.capacity is not None and task.units is None:
         try:
             return captured.captured_sum(task, memory, memory.capacity, engine.compile)
         except captured.NotCapturable as reason:
-            result = ghost.ghost(task, memory)
+            result = filled(task, lambda full: ghost.ghost(full, memory))
             return replace(result, notes=(*result.notes, f"not captured: {reason}"))
-    return ghost.ghost(task, memory)
+    return filled(task, lambda full: ghost.ghost(full, memory))
 
 
 def _nothing(parameters: Sequence[Tensor], groups: Groups) -> ClippedSum:

@@ -50,8 +50,8 @@ def prepare(task: Task, memory: Memory) -> Prepared:
         values = one_loss_each(losses(*batch), n)
     if now_and_then("company", memory) and n > 1:
         with torch.compiler.set_stance("force_eager"):
-            refuse_company(losses, batch, values)
-    slots = slots_of(task.units, n, values.device)
+            refuse_company(losses, batch, values, last=n - task.copies - 1)
+    slots = slots_of(task.units, values.device)
     factors, missed = _factors(values, tape, parameters, memory, slots)
     notes = ["ghost"]
     if missed:

@@ -42,7 +42,7 @@ def vmap(task: Task, chunk: int | None) -> ClippedSum:
     if task.units is not None:
         where = task.units.to(formed[0].device)
         total = int(task.units.max()) + 1
-        formed = [g.new_zeros(total, *g.shape[1:]).index_add_(0, where, g) for g in formed]
+        formed = [g.new_zeros(total, *g.shape[1:]).index_add_(0, where, g[: len(where)]) for g in formed]
     norms = torch.stack([_row_norms([formed[k] for k in group]) for group in task.groups], 1)
     weights = task.weigh(norms)
     sums = []
@@ -71,8 +71,8 @@ def per_example(
         try:
             if chunk is None:
                 bytes_each = sum(p.numel() * max(p.element_size(), 4) for p in chosen)
-                chunk = max(1, min(n, _CHUNK_BYTES // max(bytes_each, 1)))
-            return (*_vectorised(chosen, losses, batch, chunk), "vmap")
+                chunk = max(1, _CHUNK_BYTES // max(bytes_each, 1))
+            return (*_vectorised(chosen, losses, batch, _evenly(n, chunk)), "vmap")
         except (RuntimeError, ValueError, NotImplementedError, TypeError):
             pass  # an operation that can't be vectorised: the loop can do it
     values, grads = [], []
@@ -81,6 +81,13 @@ def per_example(
         values.append(value)
         grads.append(each)
     return [torch.stack(column) for column in zip(*grads, strict=True)], torch.cat(values), "loop"
+
+
+def _evenly(n: int, most: int) -> int:
+    """Chunks of one size, where they needn't be much smaller than allowed: then no example is in a smaller one."""
+    most = min(n, most)
+    best = next(size for size in range(most, 0, -1) if n % size == 0)
+    return best if 2 * best >= most else most
 
 
 class Substitute(TorchFunctionMode):
