@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -96,3 +97,23 @@ def test_an_ordinary_steps_memory_is_counted_and_the_peak_stays_what_it_was() ->
     least = 4 * (2 * 640 * 500 + 1000 * 500)
     assert least <= captured._ordinary(task) <= 3 * least
     assert abs(torch.cuda.max_memory_allocated() - highest) <= 2**21
+
+
+def test_a_recurrent_networks_program_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # needs no C++ compiler
+    torch.manual_seed(0)
+    network, clip = nn.RNN(3, 4, batch_first=True).double(), Flat(1.0)
+    x = torch.randn(6, 3, 3, dtype=torch.float64)
+    names, parameters = zip(*network.named_parameters(), strict=True)
+
+    def last(x: Tensor) -> Tensor:  # whose gradient arrives at one time step only, in memory with gaps
+        return network(x)[0][:, -1].square().sum(1)
+
+    def by(engine: Any) -> ClippedSum:
+        weigh = Weights(clip.weigh, lambda: (0.1,))
+        groups = clip.groups(names)
+        return clipped_sum(parameters, last, (x,), groups=groups, weigh=weigh, engine=engine, memory=Memory(capacity=6))
+
+    found = by(Auto())
+    assert "compiled" in found.notes
+    assert_equal(found, by(Loop()))
