@@ -60,10 +60,17 @@ def _aligned(x: Tensor, weight: Tensor) -> Tensor:
     """On a CPU, the rows of a narrow layer's input or weight filled up with zeros to whole vectors.
 
     Otherwise they begin at different places of a vector, and MKL rounds the products of rows 0, 1, 2 and 3 differently.
+    Not inside a checkpoint, which computes the layer again, and not from here.
     """
-    short = -x.shape[-1] % _VECTOR
-    narrow = min(weight.shape) <= _VECTOR
-    return F.pad(x, (0, short)) if short and narrow and x.device.type == "cpu" else x
+    short, narrow = -x.shape[-1] % _VECTOR, min(weight.shape) <= _VECTOR
+    if not short or not narrow or x.device.type != "cpu" or _checkpointed():
+        return x
+    return F.pad(x, (0, short))
+
+
+def _checkpointed() -> bool:
+    """Whether somebody watches which tensors are kept for the backward pass."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _owned(output: Tensor) -> Tensor:
