@@ -732,3 +732,20 @@ def test_the_papers_autoencoder_takes_a_step_on_usps() -> None:
     private = Private(model, torch.optim.Adam(model.parameters(), lr=0.003), plan)
     train(MAC(private, SquaredError(), z_steps=ZSteps(3, 0.001)), (x, x))
     assert all(p.isfinite().all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("far", [1e60, 1e100, 1e150])
+@pytest.mark.parametrize("depth", [370.0, 380.0, 400.0])
+def test_a_curvature_whose_square_vanishes_is_clipped_all_the_same(depth: float, far: float) -> None:
+    """Sure predictions bend the objective by e^-400, an input whose weight is zero is long: their product is not small.
+
+    The squares of the former vanish, so a norm of them is zero, and nothing would be clipped.
+    """
+    model = nn.Sequential(nn.Linear(2, 3)).double()
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, 0.0]] * 3))
+        model[0].bias.zero_()
+    mac, _ = start(Expansion(0.3, curvature=0.1), BinaryCrossEntropy(), model)
+    x = torch.tensor([[depth, far]], dtype=torch.float64)
+    parts, _ = mac._sums(mac.records(x, torch.ones(1, 3)), mac._bounds())
+    assert math.sqrt(sum(float(part.square().sum()) for part in parts)) <= 1

@@ -373,3 +373,11 @@ def test_killed_at_any_time_it_is_charged_before_a_record_was_read(stage: str, t
     assert victim.returncode == -signal.SIGKILL, victim.stderr
     assert ("released" in victim.stdout) == (stage == "after the release")
     assert Ledger(tmp_path / "ledger").mechanism() == Gaussian(4.0).poisson(0.5)
+
+
+@pytest.mark.parametrize("rows", [torch.ones(3, 2, dtype=torch.complex64), torch.eye(3).to_sparse()], ids=str)
+def test_rows_that_are_not_dense_real_numbers_are_refused_before_anything_is_charged(rows: torch.Tensor) -> None:
+    book = Ledger(None)
+    with pytest.raises(ValueError, match="dense rows of real numbers"):
+        PCA(1, records=3, noise_multiplier=1.0).fit(rows, ledger=book)
+    assert not book.runs

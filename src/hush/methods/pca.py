@@ -124,6 +124,10 @@ class PCA:
         rows = X.detach() if isinstance(X, Tensor) else torch.as_tensor(np.asarray(X))
         if rows.dim() != 2:
             raise ValueError(f"Principal directions are found in rows of features, got a shape of {tuple(rows.shape)}.")
+        if rows.is_complex() or rows.layout is not torch.strided:
+            raise ValueError(
+                "Principal directions are found in dense rows of real numbers; give X.to_dense(), or X.real."
+            )
         check_whole("The number of components", self.n_components)
         if self.n_components > rows.shape[1]:
             raise ValueError(f"{rows.shape[1]} features have no {self.n_components} directions; ask for fewer.")

@@ -138,5 +138,8 @@ def bounds(layers: Sequence[Layer], expansion: Expansion, learned: Sequence[floa
 
 
 def _lengths(rows: Tensor) -> Tensor:
-    lengths: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    """Norms, by the largest entry first: squares of tiny numbers vanish, and times a long input they might matter."""
+    largest = rows.abs().amax(dim=1, keepdim=True)
+    scale = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
+    lengths: Tensor = torch.linalg.vector_norm(rows / scale, dim=1) * scale[:, 0]
     return lengths
