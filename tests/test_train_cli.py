@@ -114,6 +114,12 @@ def request(data: Path, **changes: Any) -> Request:
     return Request(**(settings | changes))
 
 
+def umask() -> int:
+    found = os.umask(0)
+    os.umask(found)
+    return found
+
+
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "public" / "model.safetensors")
 
@@ -136,6 +142,8 @@ def test_a_run_leaves_one_folder_to_publish_and_one_to_keep(run: Path) -> None:
     assert {"settings.json", "local.json", "checkpoint", "NOT-FOR-RELEASE.txt", "report-local.html"} <= {
         path.name for path in private.iterdir()
     }
+    modes = [stat.S_IMODE((run / "public" / f"model.{end}").stat().st_mode) for end in ("json", "safetensors")]
+    assert modes == [0o644 & ~umask()] * 2
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     for path in private.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path

@@ -222,6 +222,21 @@ def test_a_run_whose_checkpoint_was_taken_away_does_not_draw_its_steps_again(
     assert "its checkpoint is gone" in capsys.readouterr().err
 
 
+def test_a_damaged_plan_is_not_gone_on_with(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hush.runs.session.Session.finish", lambda _: (_ for _ in ()).throw(ValueError("full")))
+    run = tmp_path / "run"
+    assert cli.main(["train", str(data), *ARGUMENTS, "-o", str(run)]) == 2
+    path = run / "public" / "plan.json"
+    whole = json.loads(path.read_text())
+    for broken in ({"run": whole["run"], "terms": whole["terms"]}, whole | {"plan": []}, whole | {"plan": {}}):
+        path.write_text(json.dumps(broken))
+        capsys.readouterr()
+        assert cli.main(["resume", str(run)]) == 2
+        assert "damaged" in capsys.readouterr().err
+
+
 def survey_only(run: Path) -> float:
     """Put a finished run back to where it had just asked the survey; returns what that had spent."""
     ledger = run / "public" / "ledger.jsonl"

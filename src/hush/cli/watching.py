@@ -165,7 +165,7 @@ def _columns(card: Card) -> str:
     if "text" in named:
         parts.append(f"free texts: {_some(named['text'])} (a schema can ignore them or declare numbers)")
     if "ignore" in named:
-        parts.append(f"left out: {_some(named['ignore'])} (lost in the noise; a schema can declare them)")
+        parts.append(f"left out: {_some(named['ignore'])} (by the schema, or lost in the noise: declare them)")
     return ", ".join(parts)
 
 

@@ -15,7 +15,7 @@ STYLE = """
   --alarm-tint:#3a1a20; } }
 @media print { :root { --paper:#ffffff; --ink:#000000; --soft:#444444; --rule:#bbbbbb; --tint:#ffffff; --c0:#0072B2;
   --c1:#D55E00; --c2:#00805d; --c3:#b0568a; --c4:#6b6b6b; --alarm:#a40e26; --alarm-tint:#ffffff; }
-  figure, table, .cards { break-inside: avoid; } h2 { break-after: avoid; } }
+  figure, tr, .cards { break-inside: avoid; } h2 { break-after: avoid; } }
 * { box-sizing: border-box; }
 body { margin:0; background:var(--paper); color:var(--ink); font:17px/1.6 system-ui, -apple-system, "Segoe UI", Roboto,
   "Helvetica Neue", Arial, sans-serif; -webkit-text-size-adjust:100%; }

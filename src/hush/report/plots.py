@@ -259,10 +259,17 @@ def _draw(plot: Plot, axes: Axes) -> None:
         axes.legend(frameon=False, fontsize=9, handlelength=3.5)
 
 
+def _spread(values: list[float], count: int) -> list[float]:
+    """At most so many of them, the first and the last among these."""
+    if len(values) <= count:
+        return values
+    return [values[round(place * (len(values) - 1) / (count - 1))] for place in range(count)]
+
+
 def buying_plot(bought: Bought) -> Plot:
     """The noise of a whole run against its epochs, a line for each batch size."""
     offers = bought.offers
-    sizes = sorted({offer.batch for offer in offers})[-len(COLOURS) :]
+    sizes = _spread(sorted({offer.batch for offer in offers}), len(COLOURS))
     lines = []
     for style, batch in enumerate(sizes):
         row = sorted((o for o in offers if o.batch == batch), key=lambda o: o.epochs)

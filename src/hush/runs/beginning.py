@@ -122,7 +122,7 @@ def begin(run: Opened) -> Session:
     book, name = _registered(run)
     if not folder.started:
         _survey(run, book, name)
-    card, plan = Card.from_dict(read_json(folder.card)), Plan.from_dict(read_json(folder.plan)["plan"])
+    card, plan = Card.from_dict(read_json(folder.card)), _planned(folder)
     if folder.started:
         model = card.network.build()
         rate = run.request.recipe.learning_rate_for(plan.noise_multiplier, plan.batch)
@@ -167,6 +167,14 @@ def _survey(run: Opened, book: Ledger, name: str) -> None:
     plan = _plan(request, run.terms, records)
     write_json(folder.card, card.to_dict())
     write_json(folder.plan, {"run": name, "terms": run.terms, "plan": plan.to_dict(), "key": run.key.report()})
+
+
+def _planned(folder: Folder) -> Plan:
+    written = read_json(folder.plan)
+    try:
+        return Plan.from_dict(written["plan"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(f"{folder.plan} is damaged or from another version of hush.") from error
 
 
 def _refuse_other_units(book: Ledger, unit: str) -> None:

@@ -95,6 +95,8 @@ class Folder:
         try:
             self.public.mkdir(parents=True)
             self.private.mkdir(mode=0o700)
+            for place in (self.path, self.path.absolute().parent):
+                sync(place)
             write_text(self.private / ".gitignore", "*\n", mode=0o600)
             write_text(self.private / WARNING, _WORDS, mode=0o600)
         except OSError as error:

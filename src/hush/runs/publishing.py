@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from hush import __version__
+from hush.journal import sync
 from hush.runs.card import LOADER, Card
 from hush.runs.folder import BOUND, Folder, digest, read_json, write_json, write_text
 
@@ -33,6 +34,8 @@ def publish(folder: Folder, card: Card, model: nn.Module, private: Private) -> N
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     beside = folder.weights.with_name(".model.safetensors")
     save_file(weights, beside, metadata={"run": run, "ledger": head})
+    beside.chmod(folder.plan.stat().st_mode)  # like the other files, to be read by whoever gets them
+    sync(beside)
     beside.replace(folder.weights)
     write_text(folder.loader, LOADER)
     path = private.spending.path
