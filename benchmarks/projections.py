@@ -1,8 +1,8 @@
 """Projected norms beside exact ones: certified epsilon against r, and time and memory of a step against r, on a CPU.
 
 `python benchmarks/projections.py` prints the tables of docs/projections.md, writes results/projections.json and the two
-pictures.  Times are medians of interleaved steps on one thread; memory is the peak of what is allocated in a step,
-parameters included.
+pictures.  Times are medians of interleaved steps, in seconds of one thread's own; memory is the peak of what is
+allocated in a step, parameters included.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def timed(repeats: int) -> dict[str, Any]:
         times: dict[str, list[float]] = {label: [] for label in todo}
         for _ in range(repeats):
             for label, step in todo.items():
-                start = time.perf_counter()
+                start = time.process_time()
                 step()
-                times[label].append(time.perf_counter() - start)
+                times[label].append(time.process_time() - start)
         medians = {label: statistics.median(taken) for label, taken in times.items()}
         peaks = {label: peak(todo[label]) for label in ("plain", "ghost", "r=10", "r=30, 16 at once")}
         own = sum(p.numel() * p.element_size() for p in model.parameters())
