@@ -13,7 +13,7 @@ from torch import nn
 
 from hush import Normalised, PerLayer, Plan, Private
 from hush.cli import main
-from hush.experiments import alone, architectures, pictures, results, runner, speed, tasks
+from hush.experiments import alone, architectures, pictures, results, runner, speed, tasks, training
 from hush.experiments.accounts import ACCOUNTS
 from hush.experiments.coordinates import Coordinates
 from hush.experiments.keeper import Keeper, OutOfTimeError
@@ -485,6 +485,25 @@ def test_the_page_has_the_numbers_and_says_what_is_missing(tmp_path):
     write(folder, page)
     assert "**61.23** ± 0.50%" in page.read_text()
     assert "reached" in page.read_text()
+    del row["epsilon"]
+    results.keep_row(folder / "results", "tiny", row | {"epsilon_above": 10_000.0})
+    write(folder, page)
+    assert "above 10,000" in page.read_text()
+
+
+def test_ways_that_are_timed_again_leave_the_others(tmp_path):
+    results.keep_row(tmp_path, "x", {"name": "a", "times": {"plain": 1, "loop": 2}})
+    results.keep_row(tmp_path, "x", {"name": "a", "times": {"plain": 3}})
+    assert results.load(tmp_path, "x")["rows"] == [{"name": "a", "times": {"plain": 3, "loop": 2}}]
+
+
+def test_a_row_without_a_usable_epsilon_says_so():
+    """One projection: its epsilon has no finite upper end, which JSON couldn't hold."""
+    row = Row("r", "mnist", "hidden-100", 256, steps=100, noise=0.9, projections=1)
+    records = Records(torch.zeros(50_000, 1), torch.zeros(50_000))
+    found = training._promise(row, tasks.Task(records, records))
+    assert "epsilon" not in found
+    assert found["epsilon_above"] > 40
 
 
 def test_every_way_of_clipping_is_timed(monkeypatch):
