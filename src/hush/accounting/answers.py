@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hush.accounting import crossing, lattice, limits, moments, scattered, subsampled
+from hush.accounting import crossing, lattice, limits, moments, scattered, single, subsampled
 from hush.accounting.bounds import Bounds
 from hush.accounting.errors import (
     Array,
@@ -81,8 +81,10 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
 def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
     """By the lattice or, where losses lie at points that share none, by these points; by both if one isn't enough."""
     engines: list[Engine] = [lattice.epsilon]
+    if len(steps) == 1 and steps[0][1] == 1:
+        engines.insert(0, _single_epsilon)
     if scattered.fits(steps) and log_delta < _NEAR_ONE:
-        engines = [*engines, scattered.epsilon] if lattice.shares_lattice(steps) else [scattered.epsilon, *engines]
+        engines.insert(len(engines) if lattice.shares_lattice(steps) else len(engines) - 1, scattered.epsilon)
     low, high = 0.0, math.inf
     for engine in engines:
         found = engine(steps, log_delta, tolerance)
@@ -90,6 +92,12 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
         if low >= EPSILON_LIMIT or high - low <= 1.2 * tolerance * high < math.inf:
             break
     return low, high
+
+
+def _single_epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
+    """Of one release, by the tails of its loss."""
+    curve = single.curve(steps[0][0])
+    return (0.0, math.inf) if curve is None else crossing.certified_root(curve, 1.0, log_delta)
 
 
 def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
@@ -130,6 +138,11 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array
 
 
 def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
+    curve = single.curve(steps[0][0]) if len(steps) == 1 and steps[0][1] == 1 else None
+    if curve is not None:
+        lower, upper = curve(epsilons)
+        if np.all(upper - lower <= tolerance * np.maximum(1.0, -upper)):
+            return lower, upper
     if not scattered.fits(steps) or lattice.shares_lattice(steps):
         return lattice.log_delta(steps, epsilons, tolerance)
     lower, upper = scattered.log_delta(steps, epsilons, tolerance)

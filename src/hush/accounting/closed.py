@@ -32,9 +32,9 @@ def single_curve(step: Step, direction: int) -> Curve:
     def curve(epsilons: Array) -> tuple[Array, Array]:
         value = single_step_log_delta(step, direction, epsilons)
         with np.errstate(divide="ignore", invalid="ignore"):
-            inner = _inner(step.rate, direction * epsilons)
+            inner = inner_loss(step.rate, direction * epsilons)
             size = log_ndtr(0.5 * mu - direction * inner / mu)
-            doubt = _inner_doubt(step.rate, direction * epsilons, inner)
+            doubt = inner_doubt(step.rate, direction * epsilons, inner)
             margin = _margin(size, value - np.log(step.rate), doubt)
         margin = np.where(np.isnan(margin), 0.0, margin)
         return _sharper(value, margin, single_step_log_complement(step, direction, epsilons), doubt)
@@ -50,7 +50,7 @@ def single_step_log_delta(step: Step, direction: int, epsilons: Array) -> Array:
     """
     mu = 1 / step.noise
     with np.errstate(divide="ignore", invalid="ignore"):
-        inner = _inner(step.rate, direction * epsilons)
+        inner = inner_loss(step.rate, direction * epsilons)
         if direction == REMOVE:
             # log(Phi(a) - e^t Phi(b)) with a = mu/2 - t/mu, b = -mu/2 - t/mu
             return np.asarray(np.log(step.rate) + _gaussian_log_delta(mu, inner))
@@ -66,7 +66,7 @@ def single_step_log_complement(step: Step, direction: int, epsilons: Array) -> A
     """
     mu = 1 / step.noise
     with np.errstate(divide="ignore", invalid="ignore"):
-        inner = _inner(step.rate, direction * epsilons)
+        inner = inner_loss(step.rate, direction * epsilons)
         if direction == REMOVE:
             missed, hit = np.log1p(-step.rate), np.log(step.rate) + _gaussian_log_complement(mu, inner)
         else:
@@ -107,7 +107,7 @@ def _margin(size: Array, value: Array, argument: Array) -> Array:
     return np.asarray(2.0**-53 * 64 * (1 + np.abs(size) + argument) * (1 + lost))
 
 
-def _inner(rate: float, loss: Array) -> Array:
+def inner_loss(rate: float, loss: Array) -> Array:
     """The inner loss u with log(1 - p + p e^u) = loss; NaN where no u gives so small a loss."""
     moderate = np.log1p(np.expm1(np.minimum(loss, 30.0)) / rate)
     large = loss - np.log(rate) + np.log1p(-(1 - rate) * np.exp(-np.maximum(loss, 30.0)))
@@ -115,8 +115,8 @@ def _inner(rate: float, loss: Array) -> Array:
     return np.where(loss > 30.0, large, np.where(loss < -0.7, negative, moderate))
 
 
-def _inner_doubt(rate: float, loss: Array, inner: Array) -> Array:
-    """How many units of rounding `_inner` is off: e^u = (e^loss - 1 + p)/p loses digits where it is small."""
+def inner_doubt(rate: float, loss: Array, inner: Array) -> Array:
+    """How many units of rounding `inner_loss` is off: e^u = (e^loss - 1 + p)/p loses digits where it is small."""
     size = np.where(
         loss < -0.7, np.exp(np.minimum(loss, 0.0)) * (1 + np.abs(loss)), np.abs(np.expm1(np.minimum(loss, 0.0)))
     )

@@ -20,14 +20,16 @@ def log_bound(part: Part, real: float, height: float) -> float:
     lefts = [part.log_left(real, height, float(shift)) for shift in shifts]
     sides = [part.log_side(real, height, 0.0, float(shift)) for shift in shifts]
     with np.errstate(all="ignore"):
-        tops = [float(line.max()) for line in lines]
         best = min(part.log_total(real, height, float(shift)) for shift in shifts)
+        top = max(float(line.max()) for line in lines)
+        cells = [np.exp(line - top) for line in lines]
+        # sums over the cells before and after, relative to the top, with 1e-300 for what underflows
+        befores = [np.cumsum(cell) + 1e-300 for cell in cells]
+        afters = [np.cumsum(cell[::-1])[::-1] + 1e-300 for cell in cells]
         for i, high in enumerate(shifts):
             far = part.profile(float(high))
-            before = np.log(np.cumsum(np.exp(lines[i] - tops[i]))) + tops[i]
             for j, low in enumerate(shifts[:i]):
                 near = part.profile(float(low))
-                after = np.log(np.cumsum(np.exp(lines[j] - tops[j])[::-1])[::-1]) + tops[j]
                 modulus = near.modulus if real >= 0 else far.modulus
                 side = (
                     real * modulus
@@ -35,9 +37,10 @@ def log_bound(part: Part, real: float, height: float) -> float:
                     + abs(real) * np.maximum(near.slope, far.slope)
                     + height * near.turn
                 )
-                side = side + far.base + np.log((high - low) / part.cells[1])
-                total = np.logaddexp(np.logaddexp(before[:-1], after[1:]), side[:-1])
-                best = min(best, float(np.logaddexp.reduce([np.nanmin(total), lefts[i], sides[j]])))
+                side = side + (far.base + np.log((high - low) / part.cells[1]) - top)
+                total = befores[i][:-1] + afters[j][1:] + np.exp(side[:-1])
+                bound = np.log(np.nanmin(total)) + top
+                best = min(best, float(np.logaddexp.reduce([bound, lefts[i], sides[j]])))
     return best
 
 

@@ -53,6 +53,10 @@ class ProjectedPair(Continuous):
     def reverse(self) -> ProjectedPair:
         return self
 
+    def nodes(self, loss: float) -> tuple[Array, Array]:
+        """Values of z and their weights, for means of what a loss of this size says."""
+        return _nodes(self.noise_multiplier, self.projections, min(abs(loss), 1e6))
+
     def _tails(self, t: Array) -> tuple[Array, Array, Array]:
         """Q(u > t), P(u > t) and P(u <= t) for t >= 0; one quadrature for each decade of t, which sets the step."""
         q_far, p_far, p_near = np.zeros_like(t), np.zeros_like(t), np.zeros_like(t)

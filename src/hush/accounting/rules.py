@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import erfc, ndtr
 
 from hush.accounting.strips import LOG_SQRT_2PI, Part, ladder, log_sum
-from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex, Numbers, log_ratio
+from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex, Numbers, exponent_doubt, log_ratio
 
 _SERIES_RADIUS = 1.0
 _SERIES_TERMS = 18
@@ -82,8 +82,7 @@ class Rule:
 
     def mgf(self, powers: Numbers) -> Numbers:
         """E[g^r; label]."""
-        result: Numbers = np.exp(np.multiply.outer(powers, self.loss) + self.log_weight) @ self.window
-        return result
+        return _weighted(np.exp(np.multiply.outer(powers, self.loss) + self.log_weight), self.window)
 
     def excess(self, powers: Numbers) -> Numbers:
         """E[g^r; label] - 1, for a label without `rises`, with no cancellation left where g^r is near 1."""
@@ -92,12 +91,12 @@ class Rule:
         result = np.zeros(powers.shape, dtype=np.result_type(powers, self.loss))
         if near.any():
             values = np.multiply.outer(powers, self.loss[near])
-            result += _expm1_minus(values) @ self.weight[near]
-            result -= powers * (_expm1_minus(self.loss[near]) @ self.weight[near])
+            result += _weighted(_expm1_minus(values), self.weight[near])
+            result -= powers * _weighted(_expm1_minus(self.loss[near]), self.weight[near])
         if not near.all():
             far = ~near
-            tilted = np.exp(np.multiply.outer(powers, self.loss[far]) + self.log_weight[far]) @ self.window[far]
-            result += tilted - self.weight[far].sum() - powers * self.ratio[far].sum()
+            tilted = np.exp(np.multiply.outer(powers, self.loss[far]) + self.log_weight[far])
+            result += _weighted(tilted, self.window[far]) - self.weight[far].sum() - powers * self.ratio[far].sum()
         result = result - absent - powers * self.part.step.rate * (present - absent)
         return result
 
@@ -122,6 +121,14 @@ class Rule:
         absent, present = (6 + 2 * (np.abs(y) + 1) * (np.abs(y) + mean)) * ndtr(-np.abs(y)) + 2.5 * (y < 0)
         return float(absent), float(present)
 
+    @cached_property
+    def _loss_unsure(self) -> Array:
+        """|dl/du| = |p e^u/g| times what u is off, in units of 4 u."""
+        step = self.part.step
+        exponent = self.nodes.real / step.noise - 0.5 / step.noise**2
+        share = np.exp(np.minimum(np.log(step.rate) + exponent - np.real(self.loss), 5.0))
+        return np.asarray(share * exponent_doubt(self.nodes, step.noise))
+
     def _near(self, largest_power: float) -> np.ndarray:
         if not self.careful:
             return np.zeros(self.size, dtype=np.bool_)
@@ -130,12 +137,16 @@ class Rule:
     def rounding(self, real: float, heights: Array, excess: bool) -> Array:
         """A bound on the floating-point error of `mgf` or `excess` at Re r = real, Im r = heights.
 
-        Each node's term is a handful of operations and one exponential (at most 4 ulp), with an argument whose own
-        rounding is 3 ulp of |r l| + |log weight|; sums of n numbers add far less than n ulp of the sum of moduli.
-        Where the series is used, |e^z - 1 - z| <= 0.72 |z|^2 and its slope is at most 1.72 |z|: l is good to 20 u of
-        itself, which makes 35 u, the weight to 10 u + 3 u |log weight| and the series to 6 u, which make 12 u and
-        2.2 u |log weight|: together no more than 4 u (12 + 3/4 |log weight|) of (|r| + |r|^2) l^2.  The expectation of
-        1 + r (g-1) above the window is made of two Gaussian tails, and of five operations: `_above_unsure`.
+        In units of 4 u.  A node's loss l is off by 12 |l| (e^u - 1 at a complex u by 18 u of itself, the logarithm's
+        modulus and angle by up to twice that where g is near 1/2) and by |dl/du| times what u is off
+        (`exponent_doubt`).  An argument r l + log weight is off by r times that, by 1 |r l| and by 1 |log weight|; the
+        exponential by 1, the product with the window by 1, a pairwise sum of n terms by (22 + log2(n/128)) u, less
+        than 6 for any n here: 8 together.
+
+        By the series |e^z - 1 - z| <= 0.72 |z|^2, with a slope of at most 1.72 |z|.  l makes 1.72 * 12 = 20.7 of |z|^2,
+        the product r l 1, the weight 2 + 0.75 |log weight|, the series 1, the product and the sum 5: 30 together, apart
+        from what u is off.  The expectation of 1 + r (g-1) above the window is made of two Gaussian tails, and of five
+        operations: `_above_unsure`.
         """
         sizes = np.hypot(real, heights)
         loss, log_weight, window = np.abs(self.loss), np.abs(self.log_weight), np.abs(self.window)
@@ -143,16 +154,20 @@ class Rule:
         unsure = unsure / (4 * UNIT_ROUNDOFF)  # in units of 4 ulp, like all below
         lowest = float(heights.min())
         tilted = np.exp((real * self.loss.real - lowest * np.imag(self.loss)) + np.real(self.log_weight))
+        off = self._loss_unsure
         if not excess:
             constant = float((tilted * (window * (8 + log_weight) + unsure)).sum())
-            return np.asarray(4 * UNIT_ROUNDOFF * (constant + sizes * float((tilted * window * 3 * loss).sum())))
+            linear = float((tilted * window * (13 * loss + off)).sum())
+            return np.asarray(4 * UNIT_ROUNDOFF * (constant + sizes * linear))
         near = self._near(float(sizes.max()))
         far = ~near
         bare = np.exp(np.real(self.log_weight))
-        quadratic = float((bare * ((12 + 0.75 * log_weight) * window + unsure) * loss**2)[near].sum())
+        quadratic = float((bare * ((30 + 0.75 * log_weight) * window + unsure) * loss**2)[near].sum())
+        quadratic += float((bare * window * 1.72 * loss * off)[near].sum())
         constant = float((tilted * (window * (8 + log_weight) + unsure) + bare * (8 * window + unsure))[far].sum())
         change = np.where(window > 0, np.abs(self.ratio) / np.maximum(window, 1e-300), 0.0)
-        linear = float(((tilted * 3 * loss) * window + change * (16 * window + unsure))[far].sum())
+        linear = float(((tilted * (13 * loss + off)) * window + change * (16 * window + unsure))[far].sum())
+        linear += float((np.exp(np.real(self.loss) + np.real(self.log_weight)) * window * off)[far].sum())
         absent, present = self._above_unsure()
         constant += absent
         linear += self.part.step.rate * (absent + present)
@@ -160,6 +175,11 @@ class Rule:
         return np.asarray(
             4 * UNIT_ROUNDOFF * (constant + sizes * linear + (sizes + sizes**2) * quadratic) + cut * (1 + sizes)
         )
+
+
+def _weighted(values: Numbers, weights: Numbers) -> Numbers:
+    """The sums of values times weights along the last axis, pairwise: their rounding grows with log n only."""
+    return np.asarray((values * weights).sum(axis=-1))
 
 
 def _phi(y: Numbers) -> Numbers:

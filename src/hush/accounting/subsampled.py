@@ -325,15 +325,16 @@ def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tup
     many = len(epsilons) > _FEW
     waiting = np.flatnonzero(np.isfinite(upper))
     ahead, lonely = 0.0, 0
+    poor: list[int] = []
     while waiting.size:
         left = epsilons[waiting[0]]
-        at = float(epsilons[waiting[min(int(np.searchsorted(epsilons[waiting], left + ahead)), waiting.size - 1)]])
-        curve, spread = _curve_at(composition, direction, at, many)
+        place = min(int(np.searchsorted(epsilons[waiting], left + ahead)), waiting.size - 1)
+        curve, spread = _curve_at(composition, direction, float(epsilons[waiting[place]]), many)
         if curve is None or lonely > _LONELY:
             if ahead > 0:
                 ahead = 0.0
                 continue
-            lower[waiting], upper[waiting] = lattice.log_delta(composition.pairs(direction), epsilons[waiting])
+            poor += waiting.tolist()
             break
         low, high = curve(epsilons[waiting])
         done = high - low < (_ENOUGH_FOR_MANY if many else _ENOUGH)
@@ -343,10 +344,16 @@ def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tup
         if not done[0] and not many:
             rough = lattice.log_delta(composition.pairs(direction), epsilons[waiting[:1]])
             low[0], high[0] = max(low[0], rough[0][0]), min(high[0], rough[1][0])
+        if not done[0] and many:
+            poor.append(int(waiting[0]))
         done[0] = True
         lonely += bool(many and done.sum() == 1)
         lower[waiting[done]], upper[waiting[done]] = low[done], high[done]
         waiting, ahead = waiting[~done], 4 * spread
+    if poor:
+        at = np.array(sorted(poor))
+        low, high = lattice.log_delta(composition.pairs(direction), epsilons[at])
+        lower[at], upper[at] = np.fmax(lower[at], low), np.fmin(upper[at], high)
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper)
 
 

@@ -142,8 +142,8 @@ def excess(grid: Grid, powers: Numbers) -> Numbers:
     result = np.zeros(powers.shape, dtype=powers.dtype)
     if near.any():
         values = np.multiply.outer(powers, loss[near])
-        result += _expm1_minus(values) @ weight[near]
-        result -= powers * (_expm1_minus(loss[near]) @ weight[near])
+        result += (_expm1_minus(values) * weight[near]).sum(axis=-1)
+        result -= powers * (_expm1_minus(loss[near]) * weight[near]).sum()
     if far.any():
         with np.errstate(over="ignore"):
             tilted = np.exp(np.multiply.outer(powers, loss[far]) + log_weight[far])
@@ -160,21 +160,39 @@ def _weighted_ratio(grid: Grid, where: NDArray[np.bool_]) -> Array:
     return ratio
 
 
+def exponent_doubt(nodes: Numbers, noise: float) -> Array:
+    """How far u = x/sigma - 1/(2 sigma^2) may be off at the nodes, in units of 4 u.
+
+    A node is rounded twice, by no more than its largest neighbours, x/sigma once, 1/(2 sigma^2) three times, and their
+    difference once.  (What the node's rounding does to the weight is within 4 u |log weight|.)
+    """
+    size = np.abs(nodes)
+    shift = 0.5 / noise**2
+    return np.asarray((size + 2 * size.max()) / noise + 3 * shift + size / noise + shift) / 4
+
+
 def rounding(grid: Grid, real_power: float, sizes: Array) -> Array:
     """A bound on the floating-point error of `excess` on the line Re r = real_power, |r| = sizes.
 
-    Each node's term is a handful of operations and one exponential (at most 4 ulp), with an argument whose own
-    rounding is 3 ulp of |r l| + |log weight|; sums of n numbers add n ulp of the sum of moduli (pairwise: far less).
+    In units of 4 u.  A node's loss l is off by 4 |l| and by |dl/du| times what u is off (`exponent_doubt`).  The
+    argument r l + log weight of its exponential is off by r times that, by 1 |r l| for two operations, and by
+    1 |log weight|; the exponential by 1; a pairwise sum of n terms by (22 + log2(n/128)) u, less than 6 for any n here.
+    The same in the sums of weights and of g - 1.  By the series, |e^z - 1 - z| <= 0.6 |z|^2 with a slope of at most
+    1.3 |z|, all but what u is off is less than 60 |z|^2.
     """
     loss, weight = np.abs(grid.loss), grid.weight
     near = _near(grid, float(np.max(sizes)))
     far = ~near
-    quadratic = float((weight[near] * loss[near] ** 2).sum())
+    share = np.exp(np.minimum(np.log(grid.step.rate) + grid.exponent - grid.loss, 0.0))
+    off = share * exponent_doubt(grid.nodes, grid.step.noise)
+    quadratic = float((weight[near] * loss[near] * (60 * loss[near] + 1.3 * off[near])).sum())
     with np.errstate(over="ignore"):
         tilted = np.exp(real_power * grid.loss[far] + grid.log_weight[far])
+        ratio = np.exp(grid.loss[far] + grid.log_weight[far])
     constant = float((tilted * (8 + np.abs(grid.log_weight[far]))).sum() + 8 * weight[far].sum())
-    linear = float((tilted * 3 * loss[far]).sum() + 16 * np.abs(_weighted_ratio(grid, far)).sum())
-    return 4 * UNIT_ROUNDOFF * (constant + sizes * linear + 60 * (sizes + sizes**2) * quadratic)
+    linear = float((tilted * (5 * loss[far] + off[far])).sum() + 16 * np.abs(_weighted_ratio(grid, far)).sum())
+    linear += float((ratio * off[far]).sum())
+    return 4 * UNIT_ROUNDOFF * (constant + sizes * linear + (sizes + sizes**2) * quadratic)
 
 
 def modulus_and_angle(grid: Grid, shift: float) -> tuple[Array, Array]:

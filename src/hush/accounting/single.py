@@ -1,0 +1,120 @@
+"""delta(epsilon) of one release, straight from the tails of its loss: no lattice, no transform.
+
+    delta(eps) = P(L > eps) - e^eps Q(L > eps),
+
+as far off as the two tails are (`hush.accounting.doubts`).  For the projected Gaussian the two are taken together: its
+delta is the mean of the Gaussian's own over z, a sum of positive terms, which keeps its digits at any depth.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from hush.accounting.closed import gaussian_curve, inner_doubt, inner_loss
+from hush.accounting.contour import ADD, REMOVE
+from hush.accounting.crossing import Curve
+from hush.accounting.doubts import doubts
+from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.projection import ProjectedPair
+
+_UNIT = 2.0**-50
+
+
+def curve(pair: Pair) -> Curve | None:
+    """Certified bounds on log delta of one release at epsilons >= 0; None where its tails don't tell."""
+    if isinstance(pair, Enclosed):
+        return None
+    if isinstance(pair, GaussianPair):
+        return gaussian_curve(pair.mu**2)
+    if isinstance(pair, LaplacePair):
+        return partial(_laplace, pair.mu)
+    if isinstance(pair, ProjectedPair):
+        return partial(_projected, pair)
+    sampled = pair.pair if isinstance(pair, Reversed) else pair
+    if isinstance(sampled, Poisson | Uniform) and sampled.rate < 1 and not isinstance(sampled.inner, Atoms | Enclosed):
+        inner = curve(sampled.inner.reverse() if isinstance(pair, Reversed) else sampled.inner)
+        assert inner is not None
+        return partial(_sampled, inner, sampled.rate, ADD if isinstance(pair, Reversed) else REMOVE)
+    return partial(_by_tails, pair)
+
+
+@np.errstate(all="ignore")
+def _sampled(inner: Curve, rate: float, direction: int, epsilons: Array) -> tuple[Array, Array]:
+    """On a sample, by the inner curve at e^t = 1 + (e^(+-eps) - 1)/p: p delta(t), or p e^(eps+t) delta(-t) in reverse.
+
+    For eps >= 0 C_p is the first of the two.
+    """
+    ends = []
+    for side, nudge in ((0, 1 + 4 * _UNIT), (1, 1 - 4 * _UNIT)):
+        moved = epsilons * nudge  # by more than the rounding of what follows: at its end e^t is 0, or just not
+        t = inner_loss(rate, direction * moved)
+        off = 8 * 2.0**-53 * (inner_doubt(rate, direction * moved, t) + 1e-3)
+        reached = np.isfinite(t) & np.isfinite(off)
+        at, off = np.where(reached, direction * t, 0.0), np.where(reached, off, 0.0)
+        factor = math.log(rate) + (0.0 if direction == REMOVE else moved - at)
+        sign = 1 if side else -1
+        slack = off + 8 * 2.0**-53 * (4 + np.abs(factor) + abs(math.log(rate)))
+        value = inner(np.maximum(at - sign * off, 0.0))[side] + factor + sign * slack
+        ends.append(np.where(reached, value, 0.0 if side and direction == REMOVE else -np.inf))
+    return ends[0], np.minimum(ends[1], 0.0)
+
+
+@np.errstate(all="ignore")
+def _laplace(mu: float, epsilons: Array) -> tuple[Array, Array]:
+    """1 - e^((eps - mu)/2) up to mu."""
+    shift = 4 * _UNIT * mu
+
+    def at(gap: Array) -> Array:
+        return np.where(gap > 0, np.log(-np.expm1(-np.maximum(gap, 0.0) / 2)), -np.inf)
+
+    return at(mu - epsilons - shift) - 1e-14, np.minimum(at(mu - epsilons + shift) + 1e-14, 0.0)
+
+
+@np.errstate(all="ignore")
+def _by_tails(pair: Pair, epsilons: Array) -> tuple[Array, Array]:
+    """By the two tails; where Q's has left the floating-point range by P's alone, at eps and above."""
+    lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
+    for k, epsilon in enumerate(epsilons):
+        # the edge is good to 4 ulp: delta is taken a little to either side
+        shift = 4 * _UNIT * max(1e-3, abs(float(epsilon)))
+        upper[k] = _difference(pair, float(epsilon) - shift, more=True)
+        lower[k] = _difference(pair, float(epsilon) + shift, more=False)
+    return lower, np.minimum(upper, 0.0)
+
+
+def _difference(pair: Pair, epsilon: float, *, more: bool) -> float:
+    edges = np.array([epsilon])
+    p, q = pair.masses(edges)
+    unsure = doubts(pair, p, q, edges)
+    p, q = unsure.more(p, q) if more else unsure.less(p, q)
+    if p[1] <= 0:
+        return -math.inf
+    log_p, log_q = math.log(p[1]), math.log(q[1]) if q[1] > 0 else -math.inf
+    if q[1] < 1e-290 and not more:
+        return -math.inf
+    gap = min(epsilon + log_q - log_p, 0.0)
+    share = -math.expm1(gap) + (8 if more else -8) * 2.0**-53 * (2 + abs(epsilon) + abs(log_q) + abs(log_p))
+    return log_p + math.log(share) if share > 0 else -math.inf
+
+
+@np.errstate(all="ignore")
+def _projected(pair: ProjectedPair, epsilons: Array) -> tuple[Array, Array]:
+    """The mean over z of Phi(z/2 - eps/z) - e^eps Phi(-z/2 - eps/z), each good to a few ulp and what it loses."""
+    lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
+    for k, epsilon in enumerate(epsilons):
+        z, weight = pair.nodes(float(epsilon))
+        first, ratio = log_ndtr(z / 2 - epsilon / z), epsilon / z
+        second = epsilon + log_ndtr(-z / 2 - ratio)
+        # the arguments are good to u of their parts, their squares decide
+        doubt = _UNIT * (8 + np.abs(first) + np.abs(second) + epsilon + (ratio + z) * (ratio + z))
+        share = -np.expm1(np.minimum(second - first, 0.0))
+        terms = np.exp(first) * weight
+        total, unsure = float(terms @ share), float(terms @ (doubt * (1 + share)))
+        unsure += total * _UNIT * pair.accuracy + 1e-290
+        lower[k] = math.log(total - unsure) if total > unsure else -math.inf
+        upper[k] = math.log(total + unsure)
+    return lower, np.minimum(upper, 0.0)
