@@ -141,15 +141,21 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
     curve = single.curve(steps[0][0]) if len(steps) == 1 and steps[0][1] == 1 else None
     if curve is not None:
         lower, upper = curve(epsilons)
-        if np.all(upper - lower <= tolerance * np.maximum(1.0, -upper)):
+        if _settled(lower, upper, tolerance):
             return lower, upper
     if not scattered.fits(steps) or lattice.shares_lattice(steps):
         return lattice.log_delta(steps, epsilons, tolerance)
     lower, upper = scattered.log_delta(steps, epsilons, tolerance)
-    if np.all(upper - lower <= 12 * tolerance * np.maximum(1.0, -upper)):
+    if _settled(lower, upper, 12 * tolerance):
         return lower, upper
     low, high = lattice.log_delta(steps, epsilons, tolerance)
     return np.maximum(lower, low), np.minimum(upper, high)
+
+
+def _settled(lower: Array, upper: Array, tolerance: float) -> bool:
+    """Whether bounds on log delta are narrow everywhere; both are -inf where delta is 0."""
+    with np.errstate(invalid="ignore"):
+        return bool(np.all((upper == lower) | (upper - lower <= tolerance * np.maximum(1.0, -upper))))
 
 
 def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
