@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hush.gradients.adding import added
 from hush.gradients.filling import AS_IT_IS, Filling, filled
 
 Losses = Callable[..., Tensor]
@@ -199,9 +200,12 @@ def clipped_sum(
             elif sums:
                 torch._foreach_add_(sums, piece.sums)
             else:  # a captured program writes the next part's sums where these are
-                sums = [total.clone() for total in piece.sums]
+                dtypes = [total.dtype for total in piece.sums]
+                sums = [added(None, total) for total in piece.sums]
             found.append(replace(piece, sums=[]))
             del piece  # and with it sums as large as the parameters
+    if len(parts) > 1:
+        sums = [total.to(dtype) for total, dtype in zip(sums, dtypes, strict=True)]
     if versions != [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]:
         raise ValueError(
             "The loss function writes into its batch, which it may be given again; let it copy what it changes."

@@ -23,6 +23,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hush.gradients.adding import added, steady, weighted_rows
+from hush.rounding import TOGETHER
+
 # Forming costs dim(a) * dim(b) a position, Gram matrices cost T * (dim(a) + dim(b)); a formed gradient also saves the
 # second matrix product, and each Gram matrix is written and read once more.
 _FORMED_BONUS = 2.0
@@ -289,21 +292,30 @@ def _meeting(rows: Rows, outer: Outer) -> tuple[Tensor, Tensor, Tensor]:
 def _weighted(factor: Factor, weights: Tensor) -> Tensor:
     if isinstance(factor, Formed):
         grads = wide(factor.grads)
-        return torch.mv(grads.reshape(len(grads), -1).T, weights.to(grads.dtype)).view(grads.shape[1:])
+        return weighted_rows(grads.reshape(len(grads), -1), weights).view(grads.shape[1:])
     if isinstance(factor, Rows):
         values, index = _without_padding(factor)
         values = wide(values) * weights.view(-1, 1, 1)
-        dim = values.shape[-1]
+        dim, dtype = values.shape[-1], values.dtype
+        values = values.double() if steady(values) else values
         table: Tensor = torch.ops.aten.embedding_dense_backward(
             values.reshape(-1, dim), index.flatten(), factor.shape[0], -1, False
         )
-        return table.view(factor.shape)
-    pieces = _pieces(factor)
+        return table.to(dtype).view(factor.shape)
+    if steady(factor.b) and factor.sizes[1] == 1 and factor.unfold is None:
+        # one position an example: all in float64 costs no more than adding up many small products
+        double = replace(factor, compact=factor.compact.double(), b=factor.b.double())
+        return _weighted_outer(double, weights.double()).to(factor.b.dtype)
+    pieces = _pieces(factor, TOGETHER if steady(factor.b) else None)
     shares = weights.split([piece.examples for piece in pieces])
-    total = _weighted_outer(pieces[0], shares[0])
-    for piece, share in zip(pieces[1:], shares[1:], strict=True):
-        total = total + _weighted_outer(piece, share)
-    return total
+    if len(pieces) == 1:
+        return _weighted_outer(pieces[0], shares[0])
+    total: Tensor | None = None
+    for piece, share in zip(pieces, shares, strict=True):
+        product = _weighted_outer(piece, share)
+        total = added(total, product)
+    assert total is not None
+    return total.to(product.dtype)
 
 
 def _weighted_outer(factor: Outer, weights: Tensor) -> Tensor:
@@ -317,13 +329,15 @@ def _weighted_outer(factor: Outer, weights: Tensor) -> Tensor:
     return (total.transpose(-1, -2) if factor.transposed else total).reshape(factor.shape)
 
 
-def _pieces(factor: Outer) -> list[Outer]:
-    """The factor in parts of some examples each, so that unfolding one takes little memory."""
+def _pieces(factor: Outer, together: int | None = None) -> list[Outer]:
+    """The factor in parts of some examples each, so that unfolding one takes little memory; of `together` at most."""
     n, (groups, positions, d_in, _) = factor.examples, factor.sizes
-    if factor.unfold is None or factor.compact.shape[0] != n:
-        return [factor]
-    each = groups * positions * d_in * factor.compact.element_size()
-    most = max(1, (_UNFOLDED_ON_GPU if factor.b.is_cuda else _UNFOLDED_ON_CPU) // max(each, 1))
+    most = n if together is None else together
+    if factor.unfold is not None and factor.compact.shape[0] == n:
+        each = groups * positions * d_in * factor.compact.element_size()
+        most = min(most, max(1, (_UNFOLDED_ON_GPU if factor.b.is_cuda else _UNFOLDED_ON_CPU) // max(each, 1)))
+    elif factor.unfold is not None and most < n:
+        factor = replace(factor, compact=factor.a, unfold=None)
     if most >= n:
         return [factor]
     pairs = zip(factor.compact.split(most), factor.b.split(most), strict=True)

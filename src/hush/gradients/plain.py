@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from hush.gradients.adding import added, weighted_rows
 from hush.gradients.engines import ClippedSum, Losses, Task, one_loss_each, pick
 from hush.gradients.factors import wide
 from hush.gradients.rules.common import without_speed_warnings
@@ -18,7 +19,8 @@ _CHUNK_BYTES = 1 << 30
 
 def loop(task: Task) -> ClippedSum:
     """Each unit's gradient by itself, clipped and added. The reference that the other engines are held against."""
-    sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in task.parameters]
+    dtypes = [torch.promote_types(p.dtype, torch.float32) for p in task.parameters]
+    sums = [added(None, torch.zeros_like(p, dtype=dtype)) for p, dtype in zip(task.parameters, dtypes, strict=True)]
     all_norms, values = [], []
     for members in members_of(task.batch, task.units):
         value, grads = gradient_of(task.parameters, task.losses, pick(task.batch, members))
@@ -32,6 +34,7 @@ def loop(task: Task) -> ClippedSum:
         values.append((members, value))
     total = torch.cat([value for _, value in values])
     order = torch.cat([members for members, _ in values]).to(total.device)
+    sums = [x.to(dtype) for x, dtype in zip(sums, dtypes, strict=True)]
     return ClippedSum(sums, torch.stack(all_norms), torch.empty_like(total).index_copy_(0, order, total), ("loop",))
 
 
@@ -49,7 +52,7 @@ def vmap(task: Task, chunk: int | None) -> ClippedSum:
     of = {k: g for g, group in enumerate(task.groups) for k in group}
     for k, grads in enumerate(formed):
         flat = grads.reshape(len(grads), -1)
-        sums.append(torch.mv(flat.T, weights[:, of[k]].to(flat.dtype)).view(grads.shape[1:]))
+        sums.append(weighted_rows(flat, weights[:, of[k]]).view(grads.shape[1:]))
     return ClippedSum(sums, norms, values, (note,))
 
 
