@@ -476,6 +476,37 @@ def test_pixels_of_an_image_too_small_for_features_are_predicted_from(
     assert len((tmp_path / "b.csv").read_text().splitlines()) == 61
 
 
+def test_of_very_many_records_as_many_take_part_as_can_be_added_up(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hush.runs.recipe.LARGEST_BATCH", 60)
+    command = ["train", str(data), "--target", "likes", *QUICK, "--classes", "no,yes", "--hold-out", "0"]
+    assert cli.main([*command, "-o", str(tmp_path / "run")]) == 0
+    assert "of the records took part, by a coin each" in " ".join(capsys.readouterr().out.split())
+    plan = json.loads((tmp_path / "run" / "public" / "plan.json").read_text())
+    assert plan["plan"]["batch"] == pytest.approx(60, abs=1)
+    assert 0.2 < plan["share"] < 0.4
+    assert "of the others took part" in (tmp_path / "run" / "public" / "report.html").read_text()
+    assert all(check.passed for check in verify(tmp_path / "run"))
+    counts = []
+    for seed in range(2):
+        session = start(request(data, records=None, seed=seed, recipe=Recipe(0.5, 3)), Folder(tmp_path / f"{seed}"))
+        counts.append(len(session._train[0]))
+        next(session.steps())
+        session.pause()
+        assert len(resume(Folder(tmp_path / f"{seed}"))._train[0]) == counts[-1]  # the same records again
+    assert all(80 < count < 160 for count in counts)  # 120 of about 360 by coins, four deviations
+
+
+def test_batches_too_large_to_add_up_are_refused_before_anything_is_spent(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", str(data), "--target", "likes", *QUICK, "--records", "1000000", "--rate", "1"]
+    assert cli.main([*command, "-o", str(tmp_path / "run")]) == 2
+    assert "take smaller ones" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 # Stopping and going on
 
 

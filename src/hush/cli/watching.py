@@ -122,6 +122,7 @@ def interrupted() -> Iterator[threading.Event]:
 
 def _tell(session: Session, last: dict[str, Any], run: Path) -> None:
     from hush.cli.printing import print_answer
+    from hush.runs.folder import read_json
 
     plan, card = session.plan, session.card
     assert plan.delta is not None
@@ -138,6 +139,9 @@ def _tell(session: Session, last: dict[str, Any], run: Path) -> None:
         rows["hold-out"] = (
             f"{what} of {session._held.records} (LOCAL ONLY: not paid for, so don't publish or choose by it)"
         )
+    share = float(read_json(session.folder.plan).get("share", 1))
+    if share < 1:
+        rows["share"] = f"{share:.0%} of the {plan.unit}s took part, by a coin each; with --records all of them can"
     if plan.delta * plan.records > 1:
         rows["warning"] = f"delta is above one over the {plan.records:,} {plan.unit}s: one of them might be published"
     if session.private.steps_done < plan.steps:

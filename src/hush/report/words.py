@@ -129,16 +129,16 @@ def settings(found: Inspected) -> dict[str, str]:
     recipe: dict[str, Any] = terms.get("recipe") or {}
     unit = found.unit
     known = "declared" if terms.get("records") is not None else "released with noise"
-    aside = float(terms.get("hold_out") or 0)
+    aside, share = float(terms.get("hold_out") or 0), float(found.written.get("share") or 1)
+    known += f", {aside:.0%} put aside" if aside else ""
+    known += f", {share:.2%} of the others took part, by a coin each" if share < 1 else ""
     rows = {
         "what it predicts": _predicted(found),
         "who is protected": f"one {unit} (neighbours: add/remove one {unit})",
         "what a row is": str(terms.get("pixels") or ""),
         "sampling": f"Poisson: every {unit} by its own coin of probability {terms['rate']:g} in each step",
         "rows of a user": f"at most {terms['user_rows']:,} in a step" if terms.get("user_rows") else "",
-        f"{unit}s trained on": f"{plan['records']:,} ({known}" + (f", {aside:.0%} put aside)" if aside else ")")
-        if "records" in plan
-        else "not yet released",
+        f"{unit}s trained on": f"{plan['records']:,} ({known})" if "records" in plan else "not yet released",
         "expected batch": f"{float(plan['batch']):,.6g}" if "batch" in plan else "not yet released",
         "steps": f"{terms['steps']:,} ({terms['steps'] * terms['rate']:.4g} epochs)",
         "clipping": f"every {unit}'s gradient scaled to at most norm {recipe.get('clip', '?')}",

@@ -24,16 +24,19 @@ import torch
 from hush import Average, Key, Normalised, Plan, Private, __version__
 from hush.accounting import calibrate
 from hush.ledger import Budget, Ledger
+from hush.rounding import rounding_margin
 from hush.runs.answers import Answers
 from hush.runs.card import Card
 from hush.runs.folder import Folder, read_json, write_json
 from hush.runs.inspecting import inspect, same, total
 from hush.runs.preparing import Prepared, prepare
+from hush.runs.recipe import default_share
 from hush.runs.request import Request
 from hush.runs.session import Session, usable
 from hush.runs.surveying import describe
 from hush.spending import Spending
 from hush.tabular import survey
+from hush.tabular.holdout import aside
 from hush.units import Users
 
 if TYPE_CHECKING:
@@ -83,6 +86,8 @@ def resume(folder: Folder, data: Path | None = None) -> Session:
 def opened(request: Request, folder: Folder, ledger: Path | None = None) -> Opened:
     """Read the records of a new run and fix its terms."""
     folder.refuse_taken()
+    if request.records is not None:
+        rounding_margin(request.recipe.rate * request.records)  # refuses batches that are too large
     key = Key.fresh(request.secure) if request.seed is None else Key.from_seed(request.seed, request.secure)
     secret = secrets.token_bytes(32) if request.seed is None else key.derive("hold-out")
     known = prepare(request, secret)
@@ -122,13 +127,13 @@ def begin(run: Opened) -> Session:
     book, name = _registered(run)
     if not folder.started:
         _survey(run, book, name)
-    card, plan = Card.from_dict(read_json(folder.card)), _planned(folder)
+    card, (plan, share) = Card.from_dict(read_json(folder.card)), _planned(folder)
     if folder.started:
         model = card.network.build()
         rate = run.request.recipe.learning_rate_for(plan.noise_multiplier, plan.batch)
         optimiser = torch.optim.SGD(model.parameters(), lr=rate)
-        return _session(run, card, Private.resume(folder.checkpoint, model, optimiser, plan, ledger=book))
-    session = _session(run, card, _private(run, card, plan, Spending(book, plan, name, mark=book.mark(name))))
+        return _session(run, card, share, Private.resume(folder.checkpoint, model, optimiser, plan, ledger=book))
+    session = _session(run, card, share, _private(run, card, plan, Spending(book, plan, name, mark=book.mark(name))))
     session.pause()
     return session
 
@@ -164,15 +169,19 @@ def _survey(run: Opened, book: Ledger, name: str) -> None:
     folder, request = run.folder, run.request
     answers = Answers(folder.survey, book, name, run.key, run.questions)
     card, records = describe(request, run.known, run.questions, answers.ask)
-    plan = _plan(request, run.terms, records)
+    # the rate was fixed when nobody knew how many records there are; all that is declared takes part
+    share = default_share(request.recipe.rate, records) if request.records is None else 1.0
+    plan = _plan(request, run.terms, max(1, round(records * share)))
     write_json(folder.card, card.to_dict())
-    write_json(folder.plan, {"run": name, "terms": run.terms, "plan": plan.to_dict(), "key": run.key.report()})
+    written = {"run": name, "terms": run.terms, "plan": plan.to_dict(), "share": share, "key": run.key.report()}
+    write_json(folder.plan, written)
 
 
-def _planned(folder: Folder) -> Plan:
+def _planned(folder: Folder) -> tuple[Plan, float]:
+    """The plan, and the share of the records that take part."""
     written = read_json(folder.plan)
     try:
-        return Plan.from_dict(written["plan"])
+        return Plan.from_dict(written["plan"]), float(written["share"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{folder.plan} is damaged or from another version of hush.") from error
 
@@ -246,9 +255,11 @@ def _private(run: Opened, card: Card, plan: Plan, spending: Spending) -> Private
     return Private(model, optimiser, plan, ledger=spending, key=key, average=Average(recipe.decay))
 
 
-def _session(run: Opened, card: Card, private: Private) -> Session:
+def _session(run: Opened, card: Card, share: float, private: Private) -> Session:
     """The training part as tensors; records whose target is no class, or no number, are left out one by one."""
     train = run.known.train
+    if share < 1:
+        train = train.take(np.flatnonzero(~aside(train.contents(), 1 - share, run.key.derive("share"))))
     targets = card.encode_targets(train.targets or [])
     rows = usable(card, targets)
     kept = train.take(rows)

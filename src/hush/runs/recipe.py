@@ -14,6 +14,9 @@ from typing import Any
 GRID = 2**20
 """Rates are whole multiples of 1/GRID, so that rate * records / records is the rate again, exactly."""
 
+LARGEST_BATCH = 60_000
+"""Beyond that many gradients at once, what float32 sums lose to rounding is felt, and so is the time."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -63,12 +66,17 @@ class Recipe:
 
 
 def default_rate(records: int | None) -> float:
-    """All of a few records, half of an unknown number, a quarter of many, and never much more than 50,000 at once."""
+    """All of a few records, half of an unknown number, a quarter of many, and never more than 60,000 at once."""
     if records is None:
         return 0.5
     if records <= 10_000:
         return 1.0
     rate = 0.25
-    while rate * records > 60_000:
+    while rate * records > LARGEST_BATCH:
         rate /= 2
     return rate
+
+
+def default_share(rate: float, records: int) -> float:
+    """Of how many records, by a coin each, a batch of this rate isn't too large; `records` was released with noise."""
+    return min(1.0, LARGEST_BATCH / (rate * records))
