@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
@@ -33,10 +34,10 @@ class _Live(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = {x.untyped_storage()._cdata for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)}
+        given = {x.untyped_storage()._cdata for x in tree_iter((args, kwargs)) if _is_dense(x)}
         result = func(*args, **kwargs)
         for x in tree_iter(result):
-            if isinstance(x, Tensor) and x.untyped_storage()._cdata not in given and not x._is_zerotensor():
+            if _is_dense(x) and x.untyped_storage()._cdata not in given:
                 self._count(x.untyped_storage())
         return result
 
@@ -52,3 +53,8 @@ class _Live(TorchDispatchMode):
         self._held[name] = weakref.ref(storage, freed)
         self.now += size
         self.most = max(self.most, self.now)
+
+
+def _is_dense(x: Any) -> bool:
+    """Sparse tensors have no memory of their own but that of their parts, and zeros that nobody wrote out have none."""
+    return isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor()

@@ -103,15 +103,15 @@ def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
             "Projected(r, gaussian_directions(key, step, parameters))."
         )
     with torch.compiler.set_stance("force_eager"), full_float32(task.parameters):
-        rows = count(task.batch)
+        rows, repeated = count(task.batch), Repeated(task.losses, task.parameters)
         if task.units is None and engine.at_once is None:
-            repeated = Repeated(task.losses, task.parameters)
             rows = Fitting(task.parameters, repeated, task.batch, engine, memory).rows_of_random(double=memory.way > 1)
             repeated.rewind()
         first, *others = parts(task.batch, rows)
-        found = _first_that_works(replace(task, batch=first), engine, memory)
+        found = _first_that_works(replace(task, batch=first), engine, memory, repeated)
         for part in others:
-            more = _first_that_works(replace(task, batch=part), engine, memory)
+            repeated = Repeated(task.losses, task.parameters)  # its random numbers follow those of the part before
+            more = _first_that_works(replace(task, batch=part), engine, memory, repeated)
             torch._foreach_add_(found.sums, more.sums)
             norms, values = torch.cat([found.norms, more.norms]), torch.cat([found.losses, more.losses])
             found = ClippedSum(found.sums, norms, values, tuple(dict.fromkeys((*found.notes, *more.notes))))
@@ -119,11 +119,10 @@ def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
         return found
 
 
-def _first_that_works(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
+def _first_that_works(task: Task, engine: Projected, memory: Memory, repeated: Repeated) -> ClippedSum:
     """By the first way that works; `memory` keeps which."""
     parameters, losses, batch = task.parameters, task.losses, task.batch
     assert engine.directions is not None
-    repeated = Repeated(losses, parameters)
     work = _Work(parameters, repeated, batch, task.weigh, task.units, engine.projections, engine.directions)
     sizes = Fitting(parameters, repeated, batch, engine, memory)
     if work.n > 1 and now_and_then("company", memory):
