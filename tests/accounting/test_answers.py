@@ -9,6 +9,7 @@ from scipy.stats import binom
 
 from hush.accounting import (
     REPLACE_ONE,
+    Bounds,
     Gaussian,
     Guarantees,
     Laplace,
@@ -101,6 +102,27 @@ def test_a_sampled_tradeoff_function_composes_like_the_gaussian_it_is() -> None:
     assert Gaussian(1 / 1.5).epsilon(1e-5).middle in one.epsilon(1e-5)
 
 
+def test_a_few_points_of_a_tradeoff_function_promise_what_every_function_through_them_keeps() -> None:
+    few = Tradeoff((0.0, 0.2, 0.5, 1.0), (1.0, 0.6, 0.2, 0.0))
+    # the chord from (0.2, 0.6) to (0.5, 0.2) extended to 0: f(0+) = 0.6 + 0.2 * 4/3
+    leak = 1 - 0.6 - 0.2 * 4 / 3
+    assert few.epsilon(leak * 0.99).lower == 1e4
+    assert few.delta(1e4).lower == pytest.approx(leak, rel=1e-12)
+    assert few.delta(1e4).upper == pytest.approx(leak, rel=1e-12)
+    bounds = few.epsilon(0.15)
+    assert bounds.width <= 1e-6
+    # neighbouring chords, extended, meet at (0.375, 0.25) and (0.65, 0); f is made symmetric
+    alpha = np.linspace(0, 1, 200_001)
+    corners, values = [0.0, 0.375, 0.65, 1.0], [1 - leak, 0.25, 0.0, 0.0]
+    inverse = np.interp(alpha, [0.0, 0.25, 1 - leak, 1.0], [0.65, 0.375, 0.0, 0.0])
+    least = np.maximum(np.interp(alpha, corners, values), inverse)
+    assert np.max(1 - least - math.exp(bounds.middle) * alpha) == pytest.approx(0.15, abs=1e-5)
+    assert Mechanism.from_json(few.to_json()) == few
+    sampled = Tradeoff.of(lambda alpha: gaussian_tradeoff(1.0, alpha), points=50)
+    assert Mechanism.from_json(sampled.to_json()) == sampled
+    assert Gaussian(1.0).epsilon(1e-3).middle in sampled.epsilon(1e-3)
+
+
 def test_beyond_ten_thousand_the_answer_is_open_ended_and_delta_remains() -> None:
     hopeless = Gaussian(0.01) * 100
     assert hopeless.epsilon(1e-5).lower == 1e4
@@ -111,6 +133,11 @@ def test_beyond_ten_thousand_the_answer_is_open_ended_and_delta_remains() -> Non
 def test_a_delta_too_small_for_floating_point_is_not_called_zero() -> None:
     assert 0 < (Gaussian(1.0) * 2).delta(800.0).upper < 1e-300
     assert Laplace(1.0).delta(2.0).upper == 0.0
+
+
+def test_pure_steps_beyond_ten_thousand_are_open_ended_too() -> None:
+    for run in (RandomisedResponse(0.45) * 1_700_000, RandomisedResponse(1.7) + Laplace(0.5, REPLACE_ONE) * 30_000):
+        assert run.epsilon(1e-12) == Bounds(1e4, math.inf)
 
 
 def test_above_the_total_variation_epsilon_is_zero() -> None:

@@ -74,8 +74,9 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         return _ordered(crossing.certified_root(finite, 1.0, log_delta))
     aim = tolerance or _tolerance(mechanism)
     found = [_epsilon(steps, log_delta, aim) for steps in _directions(mechanism)]
-    most = mechanism.largest_loss * (1 + _TINY)
-    return _ordered((max(low for low, _ in found), min(max(high for _, high in found), most)))
+    lowest = max(end for end, _ in found)
+    highest = min(max(end for _, end in found), mechanism.largest_loss * (1 + _TINY))
+    return _ordered((lowest, highest if highest <= EPSILON_LIMIT else math.inf))
 
 
 def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:

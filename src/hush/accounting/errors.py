@@ -170,11 +170,14 @@ def sample_tradeoff(function: Callable[[Array], Array], points: int) -> tuple[tu
     return tuple(alphas.tolist()), tuple(betas.tolist())
 
 
-def pair_of_points(alphas: Sequence[float], betas: Sequence[float]) -> Enclosed:
-    """The pairs of the two envelopes of a convex function through the points: its chords, and the chords extended."""
+def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: bool) -> Enclosed:
+    """The function below every convex one through the points (chords extended), between two pairs that rounding allows.
+
+    With ``chords`` it may be any that is convex through the points: less revealing than it is that made of the chords.
+    """
     a, b = np.asarray(alphas, dtype=float), np.asarray(betas, dtype=float)
     slopes = -np.diff(b) / np.diff(a)
-    chords = Lines(1 - b[:-1] - slopes * a[:-1], slopes)
+    above = Lines(1 - b[:-1] - slopes * a[:-1], slopes)
     # Extended chords: between points k and k+1 f lies above the chords before and after, which meet in between.  The
     # lower hull of these corners is below f.
     corner_a, corner_b = [0.0], [float(b[0])]
@@ -192,7 +195,22 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float]) -> Enclosed:
     hull_a, hull_b = _lower_hull(np.append(corner_a, 1.0), np.append(corner_b, 0.0))
     hull_slopes = -np.diff(hull_b) / np.diff(hull_a)
     extended = Lines(1 - hull_b[:-1] - hull_slopes * hull_a[:-1], hull_slopes)
-    return Enclosed(lower=atoms_of(chords.mirrored()), upper=atoms_of(extended.mirrored()))
+    least = atoms_of(extended.mirrored())
+    return Enclosed(lower=_moved(atoms_of(above.mirrored()) if chords else least, -1), upper=_moved(least, 1))
+
+
+def _moved(atoms: Atoms, sign: int) -> Atoms:
+    """Masses that reveal more (+1) or less (-1) by what rounding may do to the corners of a curve.
+
+    A corner lies on lines whose intercepts are good to 4e-16, above or, where they are flat, beside it.
+    """
+    p, q = np.asarray(atoms.p), np.asarray(atoms.q)
+    p, q = p + sign * 4e-16 * np.minimum(1, p / q), q - sign * 4e-16 * np.minimum(1, q / p)
+    kept = p > 0
+    p, q = p[kept], np.maximum(q[kept], 1e-300)
+    infinite = max(0.0, atoms.infinite + sign * 4e-16) if atoms.infinite > 0 else 0.0
+    losses = np.log(p) - np.log(q)
+    return Atoms(tuple(losses.tolist()), tuple(p.tolist()), tuple(q.tolist()), infinite, atoms.vanishing)
 
 
 def _lower_hull(x: Array, y: Array) -> tuple[Array, Array]:

@@ -149,10 +149,12 @@ class Guarantees(Mechanism):
 
 @dataclass(frozen=True)
 class Tradeoff(Mechanism):
-    """Any mechanism whose attacker's errors satisfy beta >= f(alpha), f convex and given at points.
+    """Any mechanism whose attacker's errors satisfy beta >= f(alpha) at the points given, f convex.
 
-    Between the points f lies below its chords and above their extensions; both envelopes are kept, so that the
-    answer encloses that of the f behind the points.  f is made symmetric first (Proposition 2 of Dong, Roth, Su).
+    That is a promise about the points and no more, so what is answered is the epsilon that every such f keeps: that of
+    the greatest convex function below them all, whose corners are where neighbouring chords, extended, meet.  A few
+    points promise little: where that function falls at once, by 1 - f(0), epsilon is infinite at every delta below.
+    f is made symmetric (Proposition 2 of Dong, Roth, Su).
     """
 
     kind: ClassVar[str] = "trade-off"
@@ -169,22 +171,37 @@ class Tradeoff(Mechanism):
 
     @staticmethod
     def of(function: Callable[[Array], Array], points: int = 2000, neighbours: Neighbours = ADD_REMOVE) -> Tradeoff:
-        """Sample a trade-off function (any callable on [0, 1]) densely, most densely near its ends."""
+        """A trade-off function (any callable on [0, 1]) sampled densely, most densely near its ends; enclosed."""
         from hush.accounting.errors import sample_tradeoff
 
-        return Tradeoff(*sample_tradeoff(function, points), neighbours)
+        return SampledTradeoff(*sample_tradeoff(function, points), neighbours)
 
     @property
     def tag(self) -> str:
         return BOUND
 
     def describe(self) -> str:
-        return f"Tradeoff({len(self.alphas)} points)"
+        return f"{type(self).__name__}({len(self.alphas)} points)"
 
     def pair(self) -> Pair:
         from hush.accounting.errors import pair_of_points
 
-        return pair_of_points(self.alphas, self.betas)
+        return pair_of_points(self.alphas, self.betas, chords=False)
+
+
+@dataclass(frozen=True)
+class SampledTradeoff(Tradeoff):
+    """A trade-off function known at points: between them it lies below its chords and above their extensions.
+
+    Both envelopes are kept, so that the answer encloses that of the function behind the points.
+    """
+
+    kind: ClassVar[str] = "sampled trade-off"
+
+    def pair(self) -> Pair:
+        from hush.accounting.errors import pair_of_points
+
+        return pair_of_points(self.alphas, self.betas, chords=True)
 
 
 @dataclass(frozen=True)

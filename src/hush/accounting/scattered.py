@@ -169,6 +169,8 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
     if rest <= 0:
         return low, high
     c, guess = _saddle(more, log_delta + math.log(rest), None)
+    if guess > 0.9 * EPSILON_LIMIT and _log_delta(steps, np.array([EPSILON_LIMIT]), tolerance)[0][0] > log_delta:
+        return EPSILON_LIMIT, high
     if c * guess < 1 and _log_delta(steps, np.zeros(1), tolerance)[1][0] <= log_delta:
         return 0.0, 0.0
     fineness, share, left = 2.0 * math.sqrt(tolerance), 0.25, _TERMS
