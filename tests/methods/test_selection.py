@@ -388,11 +388,13 @@ class TestSearch:
         """Runs are accounted as independent of each other."""
         model = nn.Linear(3, 2)
         optimiser = torch.optim.Adam(model.parameters())
-        begun: list[tuple[Tensor, int]] = []
+        scheduler = torch.optim.lr_scheduler.StepLR(optimiser, 1, gamma=0.5)
+        begun: list[tuple[Tensor, int, int, float]] = []
 
         def train(trial: selection.Trial) -> tuple[nn.Module, float]:
-            begun.append((model.weight.detach().clone(), len(optimiser.state)))
-            private = trial.private(model, optimiser)
+            rate = optimiser.param_groups[0]["lr"]
+            begun.append((model.weight.detach().clone(), len(optimiser.state), scheduler.last_epoch, rate))
+            private = trial.private(model, optimiser, scheduler=scheduler)
             for x, y in private.batches((X, Y)):
                 private.step(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y)
             assert not torch.equal(model.weight, begun[-1][0])
@@ -400,7 +402,7 @@ class TestSearch:
 
         best = selection.run(search(), train, key=key_with(3))
         assert len(begun) == 3
-        assert all(torch.equal(weight, begun[0][0]) and moments == 0 for weight, moments in begun)
+        assert all(torch.equal(weight, begun[0][0]) and rest == [0, 0, 1e-3] for weight, *rest in begun)
         assert best.state is not None
         assert not torch.equal(best.state["weight"], begun[0][0])
 

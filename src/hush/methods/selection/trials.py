@@ -75,22 +75,20 @@ class _Run(Private):
 
 @dataclass(frozen=True, eq=False)
 class _Before:
-    """Model and optimiser as they were before a run."""
+    """Model, optimiser and scheduler, and their states before a run."""
 
     model: nn.Module
-    optimiser: Optimizer
-    weights: dict[str, Any]
-    moments: dict[str, Any]
+    states: tuple[tuple[Any, dict[str, Any]], ...]
 
     @staticmethod
-    def of(model: nn.Module, optimiser: Optimizer) -> _Before:
-        return _Before(model, optimiser, copy.deepcopy(model.state_dict()), copy.deepcopy(optimiser.state_dict()))
+    def of(model: nn.Module, *others: Any) -> _Before:
+        held = (model, *(other for other in others if other is not None))
+        return _Before(model, tuple((one, copy.deepcopy(one.state_dict())) for one in held))
 
     def put_back(self) -> None:
-        with contextlib.suppress(Exception):  # what has changed its shape isn't begun with again
-            self.model.load_state_dict(self.weights)
-        with contextlib.suppress(Exception):
-            self.optimiser.load_state_dict(self.moments)
+        for one, state in self.states:
+            with contextlib.suppress(Exception):  # what has changed its shape isn't begun with again
+                one.load_state_dict(state)
         for parameter in self.model.parameters():
             parameter.grad = None
 
@@ -117,7 +115,7 @@ class Trial:
         for name in ("ledger", "key", "plan"):
             if name in options:
                 raise MisuseError(f"A trial's {name} is the search's own; leave it out.")
-        self._before.append(_Before.of(model, optimiser))
+        self._before.append(_Before.of(model, optimiser, options.get("scheduler")))
         plan = self.candidate.plan
         # in memory: the search is charged as a whole, and a run of its own in the ledger would tell that there was one
         spending = Spending(open_ledger(None, plan), plan)
@@ -129,7 +127,7 @@ class Trial:
         return private
 
     def put_back(self) -> None:
-        """Undo what the run did to model and optimiser, so that one who keeps them doesn't begin the next run there.
+        """Undo what the run did to model, optimiser and scheduler: who keeps them doesn't begin the next run there.
 
         Runs are accounted as independent of each other.
         """
