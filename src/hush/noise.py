@@ -110,7 +110,7 @@ def _add_in_place(
     """What `gaussian` draws, or hardened noise, block by block, so that it needs little memory of its own."""
     flat = [total.detach().reshape(-1) for total in sums]
     sizes = [len(x) for x in flat]
-    on_gpu = sums[0].is_cuda and not key.secure
+    on_gpu = sums[0].device.type != "cpu" and not key.secure
     size = _GPU_BLOCK if on_gpu else min(max(sum(sizes) // 64, 1 << 12), 1 << 16)
     if key.secure:
         harden = _Hardened(key, step, purpose)
