@@ -29,6 +29,7 @@ _MASS_ERROR = 2.0**-50
 _POINTS = 5_000_000  # lattice points transformed, all steps together: refinement stops here, after about a second
 _MASS_COST, _LAW_COST = 40, 8000  # what the mass of a bin, and a law, cost in lattice points
 _ANCHORS = 12
+_MANY = 25
 _NARROW, _BELOW, _ABOVE = 0.03, 120.0, 20.0
 """Width of the bins around a large epsilon, and how far below and above it they reach."""
 
@@ -85,8 +86,8 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float = 1e-3) -> tuple[fl
     budget = Budget(_POINTS)
     low, high = 0.0, math.inf
     target = survey.guess(log_delta)
-    # A coarse round corrects the guess, which is far off for heavy tails.
-    for aim in (max(tolerance, 0.05), tolerance):
+    # A coarse round corrects the guess, which is far off for heavy tails; with many laws it would cost as much again.
+    for aim in (max(tolerance, 0.05) if len(steps) < _MANY else tolerance, tolerance):
         for less, more in _refinements(survey, survey.plan(target, log_delta)[0], log_delta, aim, budget):
             low = max(low, _epsilon_lower(less, log_delta, survey.doubt))
             high = min(high, _epsilon_upper(more, log_delta, survey.doubt))
@@ -175,7 +176,8 @@ def _discretised(survey: Survey, plan: Plan, spacing: float, *, on_atoms: bool) 
     laws = []
     for (pair, _), centre in zip(survey.steps, plan.centres, strict=True):
         atoms = _on_lattice(pair, spacing) if on_atoms else ()
-        origin = atoms[0] if atoms else _centroid(pair, float(centre), spacing)
+        single = pair.atoms[0] if len(pair.atoms) == 1 else None
+        origin = atoms[0] if atoms else single if single is not None else _centroid(pair, float(centre), spacing)
         middle = round((float(centre) - origin) / spacing)
         ratio = spacing / (4 * plan.deviation)
         near = max(4, math.ceil(1 / ratio))

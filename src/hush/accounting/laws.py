@@ -18,7 +18,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import logsumexp
 
 from hush.accounting.doubts import doubts
 from hush.accounting.losses import Array, Enclosed, Pair
@@ -63,8 +62,10 @@ class Law:
     def tilted(self, tilt: float) -> tuple[float, Array]:
         """log E_P[e^{tilt L}; L finite] and the masses of the law tilted by e^{tilt L}, which add up to 1."""
         exponents = self.logs + tilt * self.losses
-        mgf = float(logsumexp(exponents))
-        return mgf, np.exp(exponents - mgf)
+        peak = float(exponents.max())
+        weights = np.exp(exponents - peak)
+        total = float(weights.sum())
+        return peak + math.log(total), weights / total
 
 
 def _kept(spacing: float, origin: float, index: NDArray[np.int64], logs: Array, infinite: float) -> Law:
@@ -291,7 +292,7 @@ def _window(
         mean += count * centre
         variance += count * float(weight @ (law.losses - centre) ** 2)
     spacing = laws[0].spacing
-    shifts = math.sqrt(2 * _WRAP / max(variance, spacing**2)) * 2.0 ** np.linspace(-8, 4, 37)
+    shifts = math.sqrt(2 * _WRAP / max(variance, spacing**2)) * 2.0 ** np.linspace(-8, 4, 25)
     high, low = np.zeros(shifts.size), np.zeros(shifts.size)
     for law, weight, count in zip(laws, weights, counts, strict=True):
         relative = shifts[:, None] * law.losses

@@ -38,7 +38,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Survey:
-    """A rough picture of the steps' losses, on points that grow geometrically from 1e-10 to 3e4 (3% apart)."""
+    """A rough picture of the steps' losses, on points that grow geometrically from 1e-10 to 3e4."""
 
     steps: tuple[tuple[Pair, int], ...]
     reach: float = 3 * LARGEST
@@ -58,7 +58,7 @@ class Survey:
 
     @cached_property
     def nodes(self) -> Array:
-        positive = np.geomspace(1e-10, self.reach, 1100)
+        positive = np.geomspace(1e-10, self.reach, 1100 if len(self.steps) < 25 else 550)
         return np.concatenate([-positive[::-1], [0.0], positive])
 
     @cached_property
