@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,8 +15,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from hush import cli
+from hush import cli, noise
 from hush.runs import beginning, load
+from hush.runs.inspecting import inspect
 
 DECLARED = ["--records", "200", "--classes", "no,yes", "--bounds", "0:100", "--epsilon", "3", "--steps", "3"]
 
@@ -96,6 +98,29 @@ def test_ctrl_c_before_the_first_step_waits_until_the_run_can_go_on(
     assert "Stopped after 0 of 3 steps; nothing is lost" in " ".join(capsys.readouterr().err.split())
     assert cli.main(["resume", str(data.parent / "run")]) == 0
     assert cli.main(["verify", str(data.parent / "run")]) == 0
+
+
+def test_ctrl_c_during_the_survey_waits_for_the_answer_and_no_longer(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = noise.add
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return add(*arguments, **named)
+
+    monkeypatch.setattr(noise, "add", interrupted)
+    run = data.parent / "run"
+    asked = ["train", str(data), "--target", "likes", "--output", str(run), "--delta", "1e-4", "--epsilon", "3"]
+    assert cli.main([*asked, "--classes", "no,yes", "--steps", "3"]) == 130
+    assert f"go on with: hush resume {run}" in capsys.readouterr().err
+    kept = json.loads((run / "private" / "survey.json").read_text())
+    assert list(kept) == ["count"]
+    assert kept["count"]["answer"] is not None
+    monkeypatch.undo()
+    assert cli.main(["resume", str(run)]) == 0
+    assert json.loads((run / "private" / "survey.json").read_text())["count"] == kept["count"]
+    assert inspect(run).spent.mechanism == inspect(run).planned  # nothing was charged twice
 
 
 def test_output_that_nobody_reads_any_more_is_no_error(data: Path) -> None:

@@ -38,7 +38,7 @@ def watching(read: Callable[[], Opened], run: Path) -> int:
     try:
         found = read()
         with interrupted() as stopped, told_plainly(charged=True):
-            return watch(begin(found), run, stopped)
+            return watch(begin(found, stopped.is_set), run, stopped)
     except KeyboardInterrupt:
         asked = f" What was spent stays charged; go on with: hush resume {run}" if run.exists() else ""
         print(f"Stopped at once.{asked}", file=sys.stderr)

@@ -13,7 +13,7 @@ whatever moment, goes on from there.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,12 +121,15 @@ def reopened(folder: Folder, data: Path | None = None) -> Opened:
 # Going on
 
 
-def begin(run: Opened) -> Session:
-    """Everything that is left to do before the next step, each part of it on the disk before the next is begun."""
+def begin(run: Opened, stopped: Callable[[], bool] = lambda: False) -> Session:
+    """Everything that is left to do before the next step, each part of it on the disk before the next is begun.
+
+    `stopped` is asked in between: a KeyboardInterrupt then comes where the run can go on without any loss.
+    """
     folder = run.folder
     book, name = _registered(run)
     if not folder.started:
-        _survey(run, book, name)
+        _survey(run, book, name, stopped)
     card, (plan, share) = Card.from_dict(read_json(folder.card)), _planned(folder)
     if folder.started:
         model = card.network.build()
@@ -164,11 +167,18 @@ def _registered(run: Opened) -> tuple[Ledger, str]:
     return book, names[0]
 
 
-def _survey(run: Opened, book: Ledger, name: str) -> None:
+def _survey(run: Opened, book: Ledger, name: str, stopped: Callable[[], bool]) -> None:
     """Ask, or be told again, and write down the model's description and the plan."""
     folder, request = run.folder, run.request
     answers = Answers(folder.survey, book, name, run.key, run.questions)
-    card, records = describe(request, run.known, run.questions, answers.ask)
+
+    def ask(question: survey.Question, sums: survey.Floats, sensitivity: float) -> survey.Floats:
+        answer = answers.ask(question, sums, sensitivity)
+        if stopped():
+            raise KeyboardInterrupt
+        return answer
+
+    card, records = describe(request, run.known, run.questions, ask)
     # the rate was fixed when nobody knew how many records there are; all that is declared takes part
     share = default_share(request.recipe.rate, records) if request.records is None else 1.0
     plan = _plan(request, run.terms, max(1, round(records * share)))
