@@ -330,3 +330,38 @@ def test_masses_beyond_the_floating_point_range_give_no_bound_rather_than_an_err
     pair = Poisson(GaussianPair(1 / 0.7225785669228689), 4.274211771704099e-08)
     low, high = epsilon([(pair, 271_800)], math.log(1.6958195718272284e-89), tolerance=0.03)
     assert 0 <= low <= high
+
+
+def test_steps_far_smaller_than_the_lattice_are_not_moved_by_a_whole_spacing() -> None:
+    """Of a bin without neighbours that rounding leaves short of P-mass a whole spacing was lost, a step at a time."""
+    steps: list[tuple[Pair, int]] = [(Uniform(GaussianPair(0.1), 1e-5), 1000), (Uniform(GaussianPair(2.0), 0.05), 200)]
+    low, high = epsilon(steps, math.log(1e-5), tolerance=1e-4)
+    assert high - low <= 1e-4 * high
+    alone = epsilon(steps[1:], math.log(1e-5), tolerance=1e-4)
+    assert alone[0] <= high
+    assert low <= alone[1] + 1e-3
+
+
+def test_a_long_composition_of_points_is_not_put_on_a_lattice_without_spacing() -> None:
+    steps: list[tuple[Pair, int]] = [
+        (Poisson(GaussianPair(1 / 3.479), 6.26e-9), 241_175),
+        (Poisson(randomised_response(0.000329), 0.255), 554),
+        (GaussianPair(1 / 3.785), 363),
+    ]
+    low, high = epsilon(steps, math.log(8.1e-15))
+    assert high - low <= 1e-3 * high
+
+
+def test_a_hundred_different_uniform_steps_are_narrow_within_a_second() -> None:
+    generator = np.random.default_rng(3)
+    steps: list[tuple[Pair, int]] = [
+        (
+            Uniform(GaussianPair(float(10 ** generator.uniform(-1, 0.3))), float(generator.uniform(1e-4, 0.1))),
+            int(10 ** generator.uniform(0, 3)),
+        )
+        for _ in range(100)
+    ]
+    began = time.process_time()
+    low, high = epsilon(steps, math.log(1e-5), tolerance=9e-5)
+    assert time.process_time() - began < 2.0  # one on a machine that does nothing else
+    assert high - low <= 1.1e-4 * high

@@ -90,7 +90,7 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
     for engine in engines:
         found = engine(steps, log_delta, tolerance)
         low, high = max(low, found[0]), min(high, found[1])
-        if low >= EPSILON_LIMIT or high - low <= 1.2 * tolerance * high < math.inf:
+        if low >= EPSILON_LIMIT or high - low <= 1.1 * tolerance * high < math.inf:
             break
     return low, high
 

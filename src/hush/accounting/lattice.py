@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hush.accounting.doubts import doubts
 from hush.accounting.laws import Law, WindowTooLongError, compose_long, discretise, is_short
-from hush.accounting.losses import Array, Pair
+from hush.accounting.losses import Array, Enclosed, Pair
 from hush.accounting.roots import bracketed_root
 from hush.accounting.survey import LARGEST, Plan, Survey
 
@@ -126,7 +127,7 @@ def _refinements(
 ) -> Iterator[tuple[Law, Law]]:
     """Pairs (lower, upper) of composed laws by a plan, each finer than the one before, while the budget lasts."""
     floor = log_delta - math.log(survey.total) - 20
-    fineness = min(0.5, 2.2 * math.sqrt(tolerance))
+    fineness = min(0.5, (2.2 if len(survey.steps) < _MANY else 1.9) * math.sqrt(tolerance))
     step = _common_step(survey.steps)
     # Where all mass lies on one lattice, that lattice is exact, however coarse.
     first = step if 0.02 * plan.deviation < step < 20 * plan.deviation else fineness * plan.deviation
@@ -176,8 +177,7 @@ def _discretised(survey: Survey, plan: Plan, spacing: float, *, on_atoms: bool) 
     laws = []
     for (pair, _), centre in zip(survey.steps, plan.centres, strict=True):
         atoms = _on_lattice(pair, spacing) if on_atoms else ()
-        single = pair.atoms[0] if len(pair.atoms) == 1 else None
-        origin = atoms[0] if atoms else single if single is not None else _centroid(pair, float(centre), spacing)
+        origin = atoms[0] if atoms else _origin(pair, float(centre), spacing)
         middle = round((float(centre) - origin) / spacing)
         ratio = spacing / (4 * plan.deviation)
         near = max(4, math.ceil(1 / ratio))
@@ -216,6 +216,23 @@ def _on_lattice(pair: Pair, spacing: float) -> tuple[float, ...]:
     gaps = np.asarray(pair.atoms) - pair.atoms[0]
     missed = np.abs(gaps - spacing * np.rint(gaps / spacing))
     return pair.atoms if np.all(missed <= 2 * _MASS_ERROR * (1 + np.abs(pair.atoms).max())) else ()
+
+
+def _origin(pair: Pair, centre: float, spacing: float) -> float:
+    """An origin at the pair's only atom or where most mass lies.
+
+    Where next to nothing lies outside that point's bin it finds no partner, and were it short of P-mass by rounding it
+    would move down by a whole spacing: so the origin lies where it isn't short.
+    """
+    origin = pair.atoms[0] if len(pair.atoms) == 1 else _centroid(pair, centre, spacing)
+    edges = np.array([origin - spacing / 2, origin + spacing / 2])
+    lower = pair.lower if isinstance(pair, Enclosed) else pair
+    p, q = lower.masses(edges)
+    if p[2] > 1e-9 * p[1]:
+        return origin
+    p, q = doubts(lower, p, q, edges).less(p, q)
+    level = math.log(p[1] / q[1]) - 2.0**-50 if p[1] > 0 and q[1] > 0 else origin
+    return min(origin, level) if abs(level - origin) < 1e-3 * spacing else origin
 
 
 def _centroid(pair: Pair, centre: float, spacing: float) -> float:

@@ -347,7 +347,7 @@ def compose_long(
         if result is None:
             result = fresh
             continue
-        spacing = fineness * _deviation(result, tilt)
+        spacing = max(fineness * _deviation(result, tilt), laws[0].spacing)
         parts = [coarsen(law, spacing, tilt, upper=upper) for law in (result, fresh) if law]
         result = compose(parts, [_BASE, 1][: len(parts)], tilt, upper=upper, floor=floor if power else math.inf)
     assert result is not None
