@@ -24,6 +24,7 @@ from hush.accounting.errors import (
     lines_from_curve,
 )
 from hush.accounting.groups import Group
+from hush.accounting.hopeless import surely_beyond
 from hush.accounting.losses import Atoms, Enclosed, Pair
 from hush.accounting.mechanisms import ADD_REMOVE, Mechanism, compose
 from hush.accounting.releases import (
@@ -81,6 +82,8 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
 
 def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
     """By the lattice or, where losses lie at points that share none, by these points; by both if one isn't enough."""
+    if surely_beyond(steps, log_delta):
+        return EPSILON_LIMIT, math.inf
     engines: list[Engine] = [lattice.epsilon]
     if len(steps) == 1 and steps[0][1] == 1:
         engines.insert(0, _single_epsilon)

@@ -1,0 +1,51 @@
+"""Compositions whose epsilon is beyond 1e4, seen at a glance.
+
+With the mean m and the variance v of the total loss under P, Chebyshev's inequality gives, for m > 1e4 + 1,
+
+    delta(1e4) >= (1 - 1/e) P(L > 1e4 + 1) >= (1 - 1/e) (1 - v / (m - 1e4 - 1)^2).
+
+Mean and variance are those of laws that reveal less: the losses binned roughly, each bin seen as one outcome.  And
+delta is never below the chance of an infinite loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hush.accounting.crossing import EPSILON_LIMIT
+from hush.accounting.doubts import doubts
+from hush.accounting.laws import UNDERFLOW
+from hush.accounting.losses import Enclosed, Pair
+
+_PLACES = np.geomspace(1e-6, 3e4, 60)
+_EDGES = np.concatenate([-_PLACES[::-1], [0.0], _PLACES])
+
+
+@np.errstate(all="ignore")
+def surely_beyond(steps: Sequence[tuple[Pair, int]], log_delta: float) -> bool:
+    """Whether delta(1e4) > exp(log_delta) can be seen without composing anything."""
+    laws = [(pair.lower if isinstance(pair, Enclosed) else pair, count) for pair, count in steps]
+    log_finite = math.fsum(count * math.log1p(-min(lower.infinite, 1 - 2.0**-53)) for lower, count in laws)
+    if -math.expm1(log_finite) * (1 - 1e-12) > math.exp(log_delta):
+        return True
+    mean = variance = log_kept = 0.0
+    for lower, count in laws:
+        p, q = lower.masses(_EDGES)
+        p, q = doubts(lower, p, q, _EDGES).less(p, q)
+        p[-1] = max(0.0, p[-1] - lower.infinite)  # what has no loss is left out
+        known = (p > 0) & (q > UNDERFLOW)
+        p, losses = p[known], np.log(p[known]) - np.log(q[known])
+        kept = float(p.sum())
+        if kept <= 0:
+            return False
+        centre = float(p @ losses) / kept
+        mean += count * centre
+        variance += count * float(p @ (losses - centre) ** 2) / kept
+        log_kept += count * min(math.log(kept), 0.0)
+    gap = mean * (1 - 1e-9) - EPSILON_LIMIT - 1
+    if gap <= 0 or variance >= 0.9 * gap**2:
+        return False
+    return log_kept + math.log1p(-1.01 * variance / gap**2) + math.log(0.63) > log_delta
