@@ -88,7 +88,8 @@ class Private:
         self.engine = engine_of(engine, plan)
         given = key_of(key, secure)
         on_cpu = not any(p.is_cuda for p in model.parameters())
-        at_once, self._filling = cut(plan.batch, microbatch, alike=given.secure and on_cpu)
+        whole = plan.projections is not None
+        at_once, self._filling = cut(plan.batch, microbatch, alike=given.secure and on_cpu, whole=whole)
         self.microbatch = summed_at_once(plan.batch, at_once)
         self.average = average
         self.averages = averaging.start(list(model.parameters())) if average is not None else []

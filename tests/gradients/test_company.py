@@ -15,8 +15,9 @@ from agreement import Net, run
 from torch import Tensor, nn
 
 import hush
-from hush.gradients import Auto, Engine, Ghost, Loop, Vmap
+from hush.gradients import Auto, Engine, Ghost, Loop, Projected, Vmap
 from hush.gradients.filling import AS_IT_IS, Filling, affordable, cut
+from hush.gradients.projected import gaussian_directions
 from hush.rounding import rounding_margin
 
 ONE_SIZE = Filling(32, 32)
@@ -94,6 +95,25 @@ def test_duplicates_at_a_kink_move_the_sum_by_one_threshold(layer: str, engine: 
     assert moved(sums(case.few, ONE_SIZE), sums(case.few + 1, ONE_SIZE)) <= CLIP
     if not isinstance(engine, Loop | Vmap):
         assert moved(sums(case.few, AS_IT_IS), sums(case.few + 1, AS_IT_IS)) > 2 * CLIP  # what filling up is for
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_projected_duplicates_at_a_kink_add_the_same_each(layer: str) -> None:
+    """A record's share is clipped by an estimate of its norm, so it isn't one threshold, but it is the record's own."""
+    case = kinked(*LAYERS[layer])
+    parameters = list(case.model.parameters())
+    engine = Projected(8, gaussian_directions(hush.Key.from_seed(0), 0, parameters))
+
+    def sums(n: int, filling: Filling) -> list[Tensor]:
+        return run(case.model, case.losses, (case.duplicates(n),), engine, filling=filling).sums
+
+    def share(n: int) -> float:
+        return moved(sums(n, ONE_SIZE), [torch.zeros_like(p) for p in parameters]) / n
+
+    each = share(case.few + 1)
+    assert share(case.few) == pytest.approx(each, rel=1e-5)
+    assert moved(sums(case.few, ONE_SIZE), sums(case.few + 1, ONE_SIZE)) == pytest.approx(each, rel=1e-4)
+    assert moved(sums(case.few, AS_IT_IS), sums(case.few + 1, AS_IT_IS)) > 2 * each or case.few == 1
 
 
 def test_users_at_a_kink_move_the_sum_by_one_threshold() -> None:

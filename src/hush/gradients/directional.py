@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from hush.gradients.engines import Directions, Losses, count, one_loss_each, pick
+from hush.gradients.filling import VECTOR
 from hush.gradients.plain import Substitute
 from hush.gradients.rules.common import without_speed_warnings
 
@@ -51,10 +52,16 @@ def _along_tangents(losses: Losses, batch: Sequence[Any]) -> Tensor:
 
 
 def parts(batch: Sequence[Any], rows: int) -> list[tuple[Any, ...]]:
-    """The batch in parts of about `rows` examples, or as it is where that is no fewer than it has."""
-    n = count(batch)
-    size = -(-n // -(-n // rows))
-    return [tuple(batch)] if size >= n else [pick(batch, slice(k, k + size)) for k in range(0, n, size)]
+    """The batch in parts of up to `rows` examples, or as it is where that is no fewer than it has.
+
+    Whole vectors of them, where there are as many: a record is then rounded the same in any part (see `filling`).
+    """
+    n, unit = count(batch), VECTOR if rows >= VECTOR else 1
+    if rows >= n:
+        return [tuple(batch)]
+    most = rows - rows % unit
+    size = unit * -(-n // (unit * -(-n // most)))
+    return [pick(batch, slice(k, k + size)) for k in range(0, n, size)]
 
 
 def vectorised(

@@ -336,7 +336,9 @@ def _run(task: Task, engine: Engine, memory: Memory) -> ClippedSum:
 
         task, engine = replace(task, weigh=of_mean), Auto()
     if isinstance(engine, Projected):
-        return projected.projected(task, engine, memory)
+        if task.units is not None:
+            return projected.projected(task, engine, memory)
+        return filled(task, lambda full: projected.projected(full, engine, memory))
     if isinstance(engine, Loop):
         return plain.loop(task)
     if isinstance(engine, Vmap):

@@ -47,10 +47,15 @@ def affordable(batch: float, microbatch: int | None) -> Filling:
     return Filling(multiple, LEAST if at_once >= 1.25 * LEAST else 1)
 
 
-def cut(batch: float, microbatch: int | None, alike: bool) -> tuple[int | None, Filling]:
-    """How many examples are computed at once, and what they are filled up to; `alike`: always to one size."""
+def cut(batch: float, microbatch: int | None, alike: bool, whole: bool = False) -> tuple[int | None, Filling]:
+    """How many examples are computed at once, and what they are filled up to; `alike`: always to one size.
+
+    `whole` batches aren't cut, as the sums of pieces would need more memory, but filled up to whole vectors.
+    """
     if not alike:
         return microbatch, affordable(batch, microbatch)
+    if whole:
+        return microbatch, Filling(VECTOR, VECTOR)
     size = microbatch or VECTOR * min(max(round(batch / 128), 1), 8)
     return size, Filling(size, size)
 
