@@ -93,7 +93,8 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
                 near.append(apart)
                 claimed = f"{row.paper['epsilon']:g}"
                 certified = f"{score['epsilon']:.3g}" if "epsilon" in score else _epsilon(score)
-                cells = (_paper(row), _score(score), apart, claimed, f"**{certified}**")
+                seeds = str(len(score["scores"]))
+                cells = (_paper(row), _score(score), seeds, apart, claimed, f"**{certified}**")
                 claims.append((f"{_NAMES.get(experiment.paper, experiment.paper)}, {task}, {row.name}", *cells))
     checks = [check for result in found.values() if result["account"] for check in result["account"]["checks"]]
     held = sum(check["holds"] for check in checks)
@@ -120,7 +121,7 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
         )
     lines = [*(_wrapped(line, "  ") for line in lines), ""]
     if claims:
-        columns = ("paper's recipe", "paper", "rerun", "", "epsilon claimed", "epsilon certified")
+        columns = ("paper's recipe", "paper", "rerun", "seeds", "", "epsilon claimed", "epsilon certified")
         lines += ["What was claimed, and what is true:\n", _table(columns, claims)]
     columns = ("hush's recipe", "should reach", "reached", "seeds", "certified epsilon", "")
     lines += ["What hush reaches:\n", _table(columns, targets)]
