@@ -277,7 +277,8 @@ def _session(run: Opened, card: Card, share: float, private: Private) -> Session
         x, y = torch.from_numpy(card.encode(kept)), torch.from_numpy(targets[rows])
     except MemoryError:
         raise ValueError(
-            "The records don't fit into memory as numbers; leave columns out or give fewer rows."
+            "The records don't fit into memory as numbers; go on with `hush resume` where there is more of it. "
+            "What was spent is in the ledger."
         ) from None
     users = None if kept.users is None else Users(_numbered(kept.users), run.request.user_rows)
     return Session(run.folder, card, private, (x, y), run.known.held, users)
