@@ -86,16 +86,16 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
                 verdict = _verdict(row, score)
                 reached.append(verdict)
                 seeds = str(len(score.get("scores", ()))) if "mean" in score else ""
-                cells = (f"{_sign(row)} {row.target:g}", _score(score), seeds, _epsilon(score), verdict)
-                targets.append((f"{task}, {row.name}", *cells))
+                limit = f"{_sign(row)} {row.target:g}"
+                targets.append((f"{task}, {row.name}", limit, _score(score), seeds, _epsilon(score), verdict))
             apart = _apart(row, score) if "mean" in score and row.recipe == "paper" else ""
             if apart and "epsilon" in row.paper:
                 near.append(apart)
                 claimed = f"{row.paper['epsilon']:g}"
                 certified = f"{score['epsilon']:.3g}" if "epsilon" in score else _epsilon(score)
-                seeds = str(len(score["scores"]))
-                cells = (_paper(row), _score(score), seeds, apart, claimed, f"**{certified}**")
-                claims.append((f"{_NAMES.get(experiment.paper, experiment.paper)}, {task}, {row.name}", *cells))
+                label = f"{_NAMES.get(experiment.paper, experiment.paper)}, {task}, {row.name}"
+                rerun = (_score(score), str(len(score["scores"])), apart)
+                claims.append((label, _paper(row), *rerun, claimed, f"**{certified}**"))
     checks = [check for result in found.values() if result["account"] for check in result["account"]["checks"]]
     held = sum(check["holds"] for check in checks)
     lines = ["## In one minute\n"]
@@ -121,8 +121,8 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
         )
     lines = [*(_wrapped(line, "  ") for line in lines), ""]
     if claims:
-        columns = ("paper's recipe", "paper", "rerun", "seeds", "", "epsilon claimed", "epsilon certified")
-        lines += ["What was claimed, and what is true:\n", _table(columns, claims)]
+        heads = ("paper's recipe", "paper", "rerun", "seeds", "", "epsilon claimed", "epsilon certified")
+        lines += ["What was claimed, and what is true:\n", _table(heads, claims)]
     columns = ("hush's recipe", "should reach", "reached", "seeds", "certified epsilon", "")
     lines += ["What hush reaches:\n", _table(columns, targets)]
     return "\n".join(lines)
