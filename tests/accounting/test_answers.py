@@ -222,6 +222,22 @@ def test_group_privacy_grows_with_the_group_and_a_group_of_one_is_nothing_new() 
     assert epsilons[1] > 1.9 * epsilons[0]
 
 
+@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize("delta", [0.1, 1e-5, 1e-27])
+def test_groups_of_promises_are_enumerated(size: int, delta: float) -> None:
+    run = RandomisedResponse(0.3) * 3 + RandomisedResponse(0.7)
+    bounds = run.group(size).epsilon(delta)
+    assert bounds.width <= 1e-5 * bounds.upper
+    assert bounds.upper <= 1.6 * size * (1 + 1e-15)
+    # delta of the group is the least over epsilons that add up of delta(e1) + e^e1 delta(e2) + ... (lines composed)
+    share = bounds.lower / size
+    chain = sum(math.exp(k * share) * run.delta(share).upper for k in range(size))
+    assert chain >= delta * (1 - 1e-9)
+    leaky = (Guarantees.of(0.1, 1e-9) * 3).group(size)
+    assert leaky.epsilon(1e-12) == Bounds(1e4, math.inf)
+    assert leaky.epsilon(1e-5).width <= 1e-6
+
+
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_group_answers_are_narrow(size: int) -> None:
     bounds = MNIST.group(size).epsilon(1e-5)

@@ -22,9 +22,10 @@ from hush.accounting.errors import (
     default_levels,
     group_vertices,
     lines_from_curve,
+    vertices_of_points,
 )
 from hush.accounting.groups import Group
-from hush.accounting.hopeless import surely_beyond
+from hush.accounting.hopeless import least_delta, surely_beyond
 from hush.accounting.losses import Atoms, Enclosed, Pair
 from hush.accounting.mechanisms import ADD_REMOVE, Mechanism, compose
 from hush.accounting.releases import (
@@ -65,14 +66,15 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         return Bounds(min(low.lower, high.lower), high.upper)
     log_delta = math.log(delta)
     if _has_renyi(mechanism):
-        upper = moments.curve_epsilon(_log_moments(mechanism), delta)
-        return Bounds(0.0, upper if upper <= EPSILON_LIMIT else math.inf)
+        bound = moments.curve_epsilon(_log_moments(mechanism), delta)
+        return Bounds(0.0, bound if bound <= EPSILON_LIMIT else math.inf)
     gaussian = _gaussian_composition(mechanism)
     if gaussian is not None:
         return _ordered(subsampled.epsilon(gaussian, log_delta))
     finite = _finite_curve(mechanism)
     if finite is not None:
-        return _ordered(crossing.certified_root(finite, 1.0, log_delta))
+        lower, upper = crossing.certified_root(finite, 1.0, log_delta)
+        return _ordered((lower, min(upper, mechanism.largest_loss * (1 + _TINY)) if upper < math.inf else upper))
     aim = tolerance or _tolerance(mechanism)
     found = [_epsilon(steps, log_delta, aim) for steps in _directions(mechanism)]
     lowest = max(end for end, _ in found)
@@ -175,10 +177,15 @@ def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
 
 
 def _lines(mechanism: Mechanism, points: int, smallest: float) -> tuple[Lines, Lines]:
-    far = epsilon(_without_leaks(mechanism)[0], smallest, tolerance=0.05)
+    rest = _without_leaks(mechanism)[0]
+    far = epsilon(rest, smallest, tolerance=0.05)
+    while math.isinf(far.upper) and smallest < 1e-2:  # a delta below what remains at any epsilon says nothing
+        smallest *= 1e10 if smallest < 1e-20 else 30
+        far = epsilon(rest, min(smallest, 0.5), tolerance=0.05)
     last = min(far.upper if math.isfinite(far.upper) else max(far.lower, 1.0), _LARGEST_EXPONENT)
     epsilons = (last or 1.0) * np.linspace(0.0, 1.0, points) ** 1.5
-    return lines_from_curve(epsilons, *log_delta_curve(mechanism, epsilons))
+    leak = max(least_delta(steps) for steps in _directions(mechanism))
+    return lines_from_curve(epsilons, *log_delta_curve(mechanism, epsilons), leak)
 
 
 def error_sum(mechanism: Mechanism) -> Bounds:
@@ -190,11 +197,17 @@ def error_sum(mechanism: Mechanism) -> Bounds:
 def group_pair(group: Group) -> Pair:
     """The pair of a group of records, between those of the two bands of the single record's curve."""
     points = max(100, min(2000, 200_000 // group.size))
-    below, above = _lines(group.inner, points, 1e-120)
+    directions = _directions(group.inner) if not _has_renyi(group.inner) else []
+    listed = scattered.enumerated(directions[0], points) if len(directions) == 1 else None
+    if listed is not None:
+        corners = vertices_of_points(listed.losses, listed.logs, listed.infinite)
+        below, above = corners, corners
+    else:
+        below, above = (lines.vertices() for lines in _lines(group.inner, points, 1e-120))
     upper_alpha, upper_power = group_vertices(below, group.size)
     lower_alpha, lower_power = group_vertices(above, group.size)
     return Enclosed(
-        lower=atoms_of_vertices(lower_alpha, lower_power),
+        lower=atoms_of_vertices(lower_alpha, lower_power * (1 - 1e-12)),
         upper=atoms_of_vertices(upper_alpha, np.minimum(upper_power * (1 + 1e-12), 1.0)),
     )
 

@@ -78,8 +78,11 @@ class Lines:
         return alpha, np.minimum(power, 1.0)
 
 
-def lines_from_curve(epsilons: Array, log_lower: Array, log_upper: Array) -> tuple[Lines, Lines]:
-    """Lines below and above f (made symmetric), from certified log delta at ascending epsilons >= 0."""
+def lines_from_curve(epsilons: Array, log_lower: Array, log_upper: Array, least: float = 0.0) -> tuple[Lines, Lines]:
+    """Lines below and above f (made symmetric), from certified log delta at ascending epsilons >= 0.
+
+    ``least`` is a lower bound on delta at every epsilon.
+    """
     y = np.exp(epsilons)
     lower, upper = np.exp(log_lower), np.exp(log_upper)
     corners_y, corners = [], []
@@ -99,8 +102,8 @@ def lines_from_curve(epsilons: Array, log_lower: Array, log_upper: Array) -> tup
             at, value = y[j], lower[j + 1]
         corners_y.append(at)
         corners.append(max(value, 0.0))
-    # beyond the last epsilon delta is at least 0: the steepest line, through the origin
-    above = Lines(np.concatenate([lower, corners, [0.0]]), np.concatenate([y, corners_y, [y[-1] * 1.0]]))
+    # beyond the last epsilon delta is at least that: the steepest line
+    above = Lines(np.concatenate([lower, corners, [least]]), np.concatenate([y, corners_y, [y[-1] * 1.0]]))
     below = Lines(upper, y)
     return below.mirrored(), above.mirrored()
 
@@ -235,6 +238,14 @@ def atoms_of(lines: Lines) -> Atoms:
     return atoms_of_vertices(alpha, power)
 
 
+def vertices_of_points(losses: Array, logs: Array, infinite: float) -> tuple[Array, Array]:
+    """The corners (alpha, power) of a finite pair's power curve: the largest losses come first."""
+    order = np.argsort(-losses)
+    p, q = np.exp(logs[order]), np.exp(logs[order] - losses[order])
+    alpha, power = np.append(0.0, np.cumsum(q)), np.append(infinite, infinite + np.cumsum(p))
+    return np.append(np.minimum(alpha, 1.0), 1.0), np.append(np.minimum(power, 1.0), 1.0)
+
+
 def atoms_of_vertices(alpha: Array, power: Array) -> Atoms:
     q, p = np.diff(alpha), np.diff(power)
     keep = (q > 0) & (p > 0)
@@ -244,9 +255,9 @@ def atoms_of_vertices(alpha: Array, power: Array) -> Atoms:
     return Atoms(tuple(losses.tolist()), tuple(p.tolist()), tuple(q.tolist()), float(max(power[0], 0.0)), vanishing)
 
 
-def group_vertices(lines: Lines, size: int) -> tuple[Array, Array]:
+def group_vertices(corners: tuple[Array, Array], size: int) -> tuple[Array, Array]:
     """The power curve h composed with itself: 1 - (1 - f)^(o size) as corners (Dong, Roth, Su 2022, Theorem 3)."""
-    base_alpha, base_power = lines.vertices()
+    base_alpha, base_power = corners
     alpha, power = base_alpha, base_power
     for _ in range(size - 1):
         crossings = np.interp(base_alpha, power, alpha)

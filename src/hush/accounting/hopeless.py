@@ -24,15 +24,21 @@ _PLACES = np.geomspace(1e-6, 3e4, 60)
 _EDGES = np.concatenate([-_PLACES[::-1], [0.0], _PLACES])
 
 
+def least_delta(steps: Sequence[tuple[Pair, int]]) -> float:
+    """The chance of an infinite loss, from below: delta at every epsilon is at least that."""
+    laws = [(pair.lower if isinstance(pair, Enclosed) else pair, count) for pair, count in steps]
+    log_finite = math.fsum(count * math.log1p(-min(law.infinite, 1 - 2.0**-53)) for law, count in laws)
+    return -math.expm1(log_finite) * (1 - 1e-12)
+
+
 @np.errstate(all="ignore")
 def surely_beyond(steps: Sequence[tuple[Pair, int]], log_delta: float) -> bool:
     """Whether delta(1e4) > exp(log_delta) can be seen without composing anything."""
-    laws = [(pair.lower if isinstance(pair, Enclosed) else pair, count) for pair, count in steps]
-    log_finite = math.fsum(count * math.log1p(-min(lower.infinite, 1 - 2.0**-53)) for lower, count in laws)
-    if -math.expm1(log_finite) * (1 - 1e-12) > math.exp(log_delta):
+    if least_delta(steps) > math.exp(log_delta):
         return True
     mean = variance = log_kept = 0.0
-    for lower, count in laws:
+    for pair, count in steps:
+        lower = pair.lower if isinstance(pair, Enclosed) else pair
         p, q = lower.masses(_EDGES)
         p, q = doubts(lower, p, q, _EDGES).less(p, q)
         p[-1] = max(0.0, p[-1] - lower.infinite)  # what has no loss is left out

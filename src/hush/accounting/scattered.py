@@ -216,14 +216,19 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
     return np.minimum(lower, upper), upper
 
 
+def enumerated(steps: Steps, most: int) -> Points | None:
+    """The law of the total loss by a sum over all that can happen, where that is no more than so much."""
+    laws = [(law, count) for pair, count in steps if (law := exact(pair)) is not None]
+    return product(laws, most) if len(laws) == len(steps) else None
+
+
 def _enumerated(steps: Steps) -> crossing.Curve | None:
-    """The curve by a sum over all that can happen, where that is little; good to 4e-11 and what losses are off."""
-    laws = [(exact(pair), count) for pair, count in steps]
-    side = Side(tuple((law, count) for law, count in laws if law is not None), above=True)
-    total = product(side.laws, _FEW) if len(side.laws) == len(laws) else None
+    """The curve by such a sum; good to 4e-11 and what losses are off."""
+    total = enumerated(steps, _FEW)
     if total is None:
         return None
-    (shift, margin), law = side.doubt, total
+    law = total
+    shift, margin = Side(tuple((exact(pair) or law, count) for pair, count in steps), above=True).doubt
 
     def curve(epsilons: Array) -> tuple[Array, Array]:
         lower, upper = law.log_delta(epsilons + shift), law.log_delta(epsilons - shift)
