@@ -68,9 +68,9 @@ for number, (kind, value) in enumerate(trials):
     if child == 0:
         witnessed(run.with_suffix(".witness"))
         begin = hush.runs.beginning.begin
-        def announced(found):
+        def announced(*arguments):
             os.write(says, b"x")
-            return begin(found)
+            return begin(*arguments)
         hush.runs.beginning.begin = announced
         seen = hooked(value if kind == "write" else -1, run)
         sys.stdout = sys.stderr = open(os.devnull, "w")
