@@ -205,13 +205,14 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
 def _moved(atoms: Atoms, sign: int) -> Atoms:
     """Masses that reveal more (+1) or less (-1) by what rounding may do to the corners of a curve.
 
-    A corner lies on lines whose intercepts are good to 4e-16, above or, where they are flat, beside it.
+    A corner lies on lines whose intercepts are good to 4e-16, above or, where they are flat, beside it; so a mass at
+    infinity that rounding hides is not taken for none.
     """
     p, q = np.asarray(atoms.p), np.asarray(atoms.q)
     p, q = p + sign * 4e-16 * np.minimum(1, p / q), q - sign * 4e-16 * np.minimum(1, q / p)
     kept = p > 0
     p, q = p[kept], np.maximum(q[kept], 1e-300)
-    infinite = max(0.0, atoms.infinite + sign * 4e-16) if atoms.infinite > 0 else 0.0
+    infinite = max(0.0, atoms.infinite + sign * 4e-16)
     losses = np.log(p) - np.log(q)
     return Atoms(tuple(losses.tolist()), tuple(p.tolist()), tuple(q.tolist()), infinite, atoms.vanishing)
 

@@ -174,13 +174,24 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
     if c * guess < 1 and _log_delta(steps, np.zeros(1), tolerance)[1][0] <= log_delta:
         return 0.0, 0.0
     fineness, share, left = 2.0 * math.sqrt(tolerance), 0.25, _TERMS
-    for _ in range(6):
+    aimed, rounds = 0, 0
+    while rounds < 6:
         c = min(c, 3 / (tolerance * guess))
         less, more = _sides(steps, more, c, fineness)
         curve, cost = _curve(less, more, c, guess, share * tolerance * guess * c, left)
         left -= cost
         if curve is None:
             break
+        below, above = (float(side[0]) for side in curve(np.array([guess])))
+        low = max(low, guess) if below >= log_delta else low
+        high = min(high, guess) if above <= log_delta else high
+        short = 0.5 * (below + above) - log_delta
+        if abs(short) > 2 and aimed < 6 and math.isfinite(short):  # the saddle point was far off: aim again
+            aimed += 1
+            guess = min(max(guess + short / c, guess / 3, 1.0001 * low), 3 * guess, 0.9999 * high)
+            c, _ = _saddle(more, None, guess)
+            continue
+        rounds += 1
         found = certified_root(curve, guess, log_delta)
         low, high = max(low, found[0]), min(high, found[1])
         if low >= EPSILON_LIMIT or high - low <= tolerance * high < math.inf:
