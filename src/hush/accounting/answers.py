@@ -2,6 +2,8 @@
 
 Gaussian, Poisson-subsampled Gaussian and their compositions  -> subsampled (contour integrals, widths of 1e-6 and less)
 anything with a Renyi curve                                    -> moments (upper bounds only)
+one release                                                    -> single (the tails of its loss)
+pure steps and promises that share no lattice                  -> scattered (contour integrals of averaged curves)
 everything else                                                -> lattice (two discretised laws that enclose the truth)
 """
 
