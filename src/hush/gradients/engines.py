@@ -304,7 +304,12 @@ def _part(task: Task, engine: Engine, memory: Memory, part: Any, meanwhile: Call
     while _spoiled(result):
         finite = torch.isfinite(result.norms).all(1)
         if bool(finite.all()):
-            break  # only their sum overflowed
+            if result.spoiled is None:
+                break  # only the norms' sum overflowed
+            # a copy's isn't, in what was filled up: without copies, then
+            here, engine = replace(here, filling=AS_IT_IS), Ghost() if isinstance(engine, Auto) else engine
+            result = replace(_run(here, engine, memory), spoiled=None)
+            continue
         keep = finite if own is None else finite[own.to(finite.device)]
         good = torch.nonzero(keep).flatten()
         if len(good) == 0:

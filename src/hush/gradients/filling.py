@@ -63,19 +63,24 @@ def cut(batch: float, microbatch: int | None, alike: bool, whole: bool = False) 
 def filled(task: Task, compute: Callable[[Task], ClippedSum]) -> ClippedSum:
     """The clipped sum of a batch that is filled up with copies of its first example, whose weight is zero.
 
-    With units, the copies belong to none.
+    With units, the copies belong to none. A copy has random numbers of its own: where its gradient isn't finite though
+    no other is, the sum, which has zero times that in it, is marked as spoiled.
     """
     n = next(x.shape[0] for x in task.batch if isinstance(x, Tensor))
     short = task.filling.size(n) - n
     if short == 0:
         return compute(task)
 
-    def weigh(norms: Tensor) -> Tensor:
-        weights = task.weigh(norms[:n])
-        return torch.cat([weights, weights.new_zeros(short, weights.shape[1])])
-
     batch = tuple(torch.cat([x, x[:1].expand(short, *x.shape[1:])]) if isinstance(x, Tensor) else x for x in task.batch)
-    full = replace(task, batch=batch, weigh=weigh if task.units is None else task.weigh, copies=short)
-    found = compute(full)
+    found = compute(replace(task, batch=batch, copies=short))
+    spoiled = ~torch.isfinite(found.norms).all()
     norms = found.norms[:n] if task.units is None else found.norms
-    return replace(found, norms=norms, losses=found.losses[:n])
+    return replace(found, norms=norms, losses=found.losses[:n], spoiled=spoiled)
+
+
+def weights_of(task: Task, norms: Tensor) -> Tensor:
+    """The weights of all units' norms, of copies zero."""
+    if task.copies == 0 or task.units is not None:
+        return task.weigh(norms)
+    weights = task.weigh(norms[: -task.copies])
+    return torch.cat([weights, weights.new_zeros(task.copies, weights.shape[1])])

@@ -18,6 +18,7 @@ from torch import Tensor
 from hush.gradients.company import refuse_company
 from hush.gradients.engines import ClippedSum, Groups, Memory, Task, count, one_loss_each, slots_of
 from hush.gradients.factors import Factor, Formed, formed, regroup, settle, squared_norms, weighted_sum
+from hush.gradients.filling import weights_of
 from hush.gradients.layout import Layout
 from hush.gradients.placing import Verdict, must_look, now_and_then, places, structure
 from hush.gradients.plain import per_example
@@ -38,7 +39,7 @@ class Prepared:
 def ghost(task: Task, memory: Memory) -> ClippedSum:
     """Both halves with the weights in between."""
     found = prepare(task, memory)
-    sums = finish(task, found.factors, task.weigh(found.norms))
+    sums = finish(task, found.factors, weights_of(task, found.norms))
     return ClippedSum(sums, found.norms, found.values, found.notes)
 
 

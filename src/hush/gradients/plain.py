@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from hush.gradients.adding import added, weighted_rows
 from hush.gradients.engines import ClippedSum, Losses, Task, one_loss_each, pick
 from hush.gradients.factors import wide
+from hush.gradients.filling import weights_of
 from hush.gradients.rules.common import without_speed_warnings
 
 _CHUNK_BYTES = 1 << 30
@@ -47,7 +48,7 @@ def vmap(task: Task, chunk: int | None) -> ClippedSum:
         total = int(task.units.max()) + 1
         formed = [g.new_zeros(total, *g.shape[1:]).index_add_(0, where, g[: len(where)]) for g in formed]
     norms = torch.stack([_row_norms([formed[k] for k in group]) for group in task.groups], 1)
-    weights = task.weigh(norms)
+    weights = weights_of(task, norms)
     sums = []
     of = {k: g for g, group in enumerate(task.groups) for k in group}
     for k, grads in enumerate(formed):
@@ -170,11 +171,13 @@ def members_of(batch: Sequence[Any], units: Tensor | None) -> list[Tensor]:
 
 
 def _norm(grads: Sequence[Tensor]) -> Tensor:
-    result: Tensor = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
+    """In float64, as float32 sums of squares lose up to some hundredths of ten million equal entries."""
+    each = torch.stack([torch.linalg.vector_norm(g, dtype=torch.float64) for g in grads])
+    result: Tensor = torch.linalg.vector_norm(each).to(grads[0].dtype)
     return result
 
 
 def _row_norms(grads: Sequence[Tensor]) -> Tensor:
-    each = torch.stack([torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in grads])
-    result: Tensor = torch.linalg.vector_norm(each, dim=0)
+    each = torch.stack([torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1, dtype=torch.float64) for g in grads])
+    result: Tensor = torch.linalg.vector_norm(each, dim=0).to(grads[0].dtype)
     return result

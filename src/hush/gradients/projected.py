@@ -47,12 +47,12 @@ from hush.gradients.engines import (
     Memory,
     Projected,
     Task,
-    Weigh,
     count,
     one_loss_each,
     pick,
 )
 from hush.gradients.factors import wide
+from hush.gradients.filling import weights_of
 from hush.gradients.fitting import Fit, Fitting
 from hush.gradients.owned import owned
 from hush.gradients.placing import now_and_then
@@ -108,10 +108,15 @@ def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
             rows = Fitting(task.parameters, repeated, task.batch, engine, memory).rows_of_random(double=memory.way > 1)
             repeated.rewind()
         first, *others = parts(task.batch, rows)
-        found = _first_that_works(replace(task, batch=first), engine, memory, repeated)
+        found = _first_that_works(_part_of(task, first, 0), engine, memory, repeated)
+        start = count(first)
         for part in others:
+            here = _part_of(task, part, start)
+            start += count(part)
+            if here.copies == count(part):
+                break
             repeated = Repeated(task.losses, task.parameters)  # its random numbers follow those of the part before
-            more = _first_that_works(replace(task, batch=part), engine, memory, repeated)
+            more = _first_that_works(here, engine, memory, repeated)
             torch._foreach_add_(found.sums, more.sums)
             norms, values = torch.cat([found.norms, more.norms]), torch.cat([found.losses, more.losses])
             found = ClippedSum(found.sums, norms, values, tuple(dict.fromkeys((*found.notes, *more.notes))))
@@ -119,15 +124,21 @@ def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
         return found
 
 
+def _part_of(task: Task, part: Sequence[Any], start: int) -> Task:
+    """The task on the examples from `start` on; what fills the batch up is at its end."""
+    copies = max(start + count(part) - (count(task.batch) - task.copies), 0)
+    return replace(task, batch=part, copies=min(copies, count(part)))
+
+
 def _first_that_works(task: Task, engine: Projected, memory: Memory, repeated: Repeated) -> ClippedSum:
     """By the first way that works; `memory` keeps which."""
     parameters, losses, batch = task.parameters, task.losses, task.batch
     assert engine.directions is not None
-    work = _Work(parameters, repeated, batch, task.weigh, task.units, engine.projections, engine.directions)
+    work = _Work(task, parameters, repeated, batch, task.units, engine.projections, engine.directions)
     sizes = Fitting(parameters, repeated, batch, engine, memory)
     if work.n > 1 and now_and_then("company", memory):
         with torch.no_grad():
-            refuse_company(losses, batch, one_loss_each(losses(*batch), work.n))
+            refuse_company(losses, batch, one_loss_each(losses(*batch), work.n), last=work.n - task.copies - 1)
         repeated.rewind()
     fit = Fit(1, work.n)
     if memory.way == 0:
@@ -188,10 +199,10 @@ def full_float32(parameters: Sequence[Tensor]) -> Iterator[None]:
 class _Work:
     """What is to be computed."""
 
+    task: Task
     parameters: Sequence[Tensor]
     losses: Losses
     batch: Sequence[Any]
-    weigh: Weigh
     units: Tensor | None
     projections: int
     directions: Directions
@@ -258,7 +269,7 @@ def _weighed(work: _Work, derivatives: Tensor, random: bool, values: Tensor | No
     Where fused operations were taken apart and drew `random` numbers, they are taken apart here as well.
     """
     norms = work.norms(derivatives)
-    weights = work.weigh(norms)
+    weights = weights_of(work.task, norms)
     if values is None:
         with unfused() if random else nullcontext():
             values = one_loss_each(work.losses(*work.batch), work.n)
@@ -273,11 +284,12 @@ def _by_loop(work: _Work, losses: Losses, most: int) -> _Found:
     sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in work.parameters]
     kept = {j: list(work.directions(j)) for j in work.wanted[:most]}
     values, order, all_norms = [], [], []
-    for members in members_of(work.batch, work.units):
+    real = pick(work.batch, slice(0, work.n - work.task.copies))
+    for members in members_of(real, work.units):
         value, grads = gradient_of(work.parameters, losses, pick(work.batch, members))
         along = [dot(grads, kept[j] if j in kept else work.directions(j)) for j in work.wanted]
         norms = (torch.linalg.vector_norm(torch.stack(along)) / work.projections**0.5).to(grads[0].dtype)[None, None]
-        weight = work.weigh(norms)[0, 0]
+        weight = work.task.weigh(norms)[0, 0]
         if bool(torch.isfinite(norms).all()):
             for total, grad in zip(sums, grads, strict=True):
                 total.add_(grad, alpha=float(weight))
