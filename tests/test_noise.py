@@ -425,3 +425,20 @@ def test_noise_added_in_place_is_the_same_noise(secure: bool) -> None:
     assert all(a is b for a, b in zip(within, copies, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(beside, within, strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(sums, within, strict=True) if a.numel())
+
+
+def test_streams_are_independent_and_the_same_in_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "_CPU_BLOCK", 5_000)  # the third tensor lies in several streams, the first two in one
+    shapes, stds, threads = [(7,), (11, 3), (40, 1000)], [1.0, 2.0, 3.0], torch.get_num_threads()
+    found = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        try:
+            found.append(noise.gaussian(Key.from_seed(5), 2, shapes, stds))
+        finally:
+            torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    rows = found[0][2].reshape(8, 5000).double() / 3  # cut where streams are, but for 40 numbers
+    correlations = torch.corrcoef(rows) - torch.eye(8)
+    assert correlations.abs().max() < 6 / 5000**0.5  # 28 correlations: a false alarm once in 10^7
+    assert abs(float(rows.std()) - 1) < 6 / (2 * 40_000) ** 0.5

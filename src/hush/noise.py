@@ -1,14 +1,16 @@
 """Gaussian noise: drawn once a step from the run's key, whatever the microbatches.
 
 On the CPU it comes from NumPy's Philox with all of the key's bits (PyTorch's CPU generator keeps 32 bits of a seed), in
-double precision.  On a GPU it comes from PyTorch's generator there, seeded anew each step with 64 bits derived from the
-key.  With a secure key it is drawn on the CPU from a cipher, and added and rounded as `hush.hardened` explains.
+double precision; every million numbers have a stream of their own, so that several threads draw them.  On a GPU it
+comes from PyTorch's generator there, seeded anew each step with 64 bits derived from the key.  With a secure key it is
+drawn on the CPU from a cipher, and added and rounded as `hush.hardened` explains.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from hush.keys import Key
 
 PURPOSE = "noise"
 _GPU_BLOCK = 1 << 21  # numbers drawn at once
+_CPU_BLOCK = 1 << 20  # numbers of one stream
 
 
 def add(
@@ -69,9 +72,9 @@ def gaussian(
         zeros = [torch.zeros(tuple(shape), dtype=dtype) for shape in shapes]
         return [z.to(device) for z in add(key, step, zeros, stds, purpose, in_place=True)]
     if device.type == "cpu":
-        generator = np.random.Generator(key.philox(purpose, step))
-        drawn = (generator.standard_normal(tuple(shape)) * std for shape, std in zip(shapes, stds, strict=True))
-        return [torch.as_tensor(z, dtype=dtype) for z in drawn]
+        drawn = [torch.empty(tuple(shape), dtype=dtype) for shape in shapes]
+        _draw(key, step, purpose, [x.view(-1) for x in drawn], stds, lambda part, z: part.copy_(z))
+        return drawn
     source = torch.Generator(device)
     seed(source, key, step, purpose)
     if len(set(stds)) == 1:
@@ -110,35 +113,58 @@ def _add_in_place(
     """What `gaussian` draws, or hardened noise, block by block, so that it needs little memory of its own."""
     flat = [total.detach().reshape(-1) for total in sums]
     sizes = [len(x) for x in flat]
-    on_gpu = sums[0].device.type != "cpu" and not key.secure
-    size = _GPU_BLOCK if on_gpu else min(max(sum(sizes) // 64, 1 << 12), 1 << 16)
     if key.secure:
         harden = _Hardened(key, step, purpose)
-    elif on_gpu:
+        for block in _blocks(sizes, _little(sizes)):
+            for k, start, stop in block:
+                harden(flat[k][start:stop], float(stds[k]))
+    elif sums[0].device.type == "cpu":
+        _draw(key, step, purpose, flat, stds, lambda part, z: part.add_(z.to(dtype).to(part)))
+    else:
         source = torch.Generator(sums[0].device)
         seed(source, key, step, purpose)
-    else:
-        generator = np.random.Generator(key.philox(purpose, step))
-    for block in _blocks(sizes, size):
-        parts = [flat[k][start:stop] for k, start, stop in block]
-        if key.secure:
-            for part, (k, _, _) in zip(parts, block, strict=True):
-                harden(part, float(stds[k]))
-            continue
-        if on_gpu:
+        for block in _blocks(sizes, _GPU_BLOCK):
+            parts = [flat[k][start:stop] for k, start, stop in block]
             one = len(set(stds)) == 1
             drawn = standard(source, [part.shape for part in parts], dtype, float(stds[0]) if one else 1.0)
             if not one:
                 torch._foreach_mul_(drawn, [float(stds[k]) for k, _, _ in block])
-        else:
-            drawn = [
-                torch.as_tensor(generator.standard_normal(len(part)) * stds[k], dtype=dtype)
-                for part, (k, _, _) in zip(parts, block, strict=True)
-            ]
-        torch._foreach_add_(parts, [z.to(part) for part, z in zip(parts, drawn, strict=True)])
+            torch._foreach_add_(parts, [z.to(part) for part, z in zip(parts, drawn, strict=True)])
     for total, x in zip(sums, flat, strict=True):
         if not total.is_contiguous():  # then it was copied
             total.detach().copy_(x.view(total.shape))
+
+
+def _draw(
+    key: Key,
+    step: int,
+    purpose: str,
+    flat: Sequence[Tensor],
+    stds: Sequence[float],
+    write: Callable[[Tensor, Tensor], object],
+) -> None:
+    """Hands noise in double precision to `write`, for each part of the vectors, little at a time, in several threads."""
+    sizes = [len(x) for x in flat]
+    blocks, little = list(_blocks(sizes, _CPU_BLOCK)), _little(sizes)
+
+    def draw(b: int) -> None:
+        generator = np.random.Generator(key.philox(purpose, step, *([b] if b else [])))
+        for k, first, end in blocks[b]:
+            for start in range(first, end, little):
+                stop = min(start + little, end)
+                write(flat[k][start:stop], torch.from_numpy(generator.standard_normal(stop - start) * stds[k]))
+
+    if len(blocks) <= 1 or torch.get_num_threads() == 1:
+        for b in range(len(blocks)):
+            draw(b)
+        return
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        list(threads.map(draw, range(len(blocks))))
+
+
+def _little(sizes: Sequence[int]) -> int:
+    """Numbers whose memory doesn't matter beside that of vectors of these sizes."""
+    return min(max(sum(sizes) // 64, 1 << 12), 1 << 16)
 
 
 def _blocks(sizes: Sequence[int], most: int) -> Iterator[list[tuple[int, int, int]]]:
