@@ -143,7 +143,7 @@ def _draw(
     stds: Sequence[float],
     write: Callable[[Tensor, Tensor], object],
 ) -> None:
-    """Hands noise in double precision to `write`, for each part of the vectors, little at a time, in several threads."""
+    """Hands noise in double precision to `write`, for the vectors' parts, a little at a time, by several threads."""
     sizes = [len(x) for x in flat]
     blocks, little = list(_blocks(sizes, _CPU_BLOCK)), _little(sizes)
 
