@@ -76,7 +76,7 @@ class Renyi:
     limit: float
 
     def __str__(self) -> str:
-        return f"Renyi filter at order {self.order:g}"
+        return f"what a Renyi filter of order {self.order:g} admits"
 
     @staticmethod
     def at(budget: Budget, order: float) -> Renyi:
@@ -137,7 +137,7 @@ class Fixed:
     budget: Budget
 
     def __str__(self) -> str:
-        return "steps like the first plan's only"
+        return "steps like the first run's"
 
     @cached_property
     def envelope(self) -> Counts:

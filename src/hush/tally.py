@@ -155,8 +155,9 @@ class Tally:
         if self.filter is None or self.budget is None or self.filter.admits(counts):
             return
         raise BudgetExceededError(
-            f"{what} would exceed the ledger's budget of {self.budget} ({self.filter}); "
-            "stop here, finish runs that won't go on, or plan less."
+            f"{what} would exceed the ledger's budget of {self.budget}, which all runs on these records share "
+            f"({len(self.runs)} so far; the rest is for {self.filter}); stop here, finish runs that won't go on, plan "
+            "less, or, for other records, give another ledger."
         )
 
     def _check_relation(self, counts: Counts) -> None:
