@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,9 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "likes.csv"
 
 
-def train(data: Path, delta: str = "1e-4") -> int:
+def train(data: Path, delta: str = "1e-4", more: Sequence[str] = ()) -> int:
     run = str(data.parent / "run")
-    return cli.main(["train", str(data), "--target", "likes", "--output", run, "--delta", delta, *DECLARED])
+    return cli.main(["train", str(data), "--target", "likes", "--output", run, "--delta", delta, *DECLARED, *more])
 
 
 def test_the_columns_and_the_price_of_another_run_are_told(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,9 +50,58 @@ def test_the_columns_and_the_price_of_another_run_are_told(data: Path, capsys: p
         load(data.parent / "run").predict([{"agee": 3}])
 
 
-def test_a_delta_above_one_over_the_records_is_flagged(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_delta_above_one_over_the_records_is_flagged_first_and_last_and_on_the_page(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(beginning, "_registered", lambda *_: pytest.fail("warned too late"))
+        with pytest.raises(pytest.fail.Exception):
+            train(data, delta="0.01")
+        assert "Warning: delta = 0.01 is above one over the 200 records" in capsys.readouterr().err
     assert train(data, delta="0.01") == 0
-    assert "delta is above one over the 180 records" in " ".join(capsys.readouterr().out.split())
+    assert "Delta = 0.01 is above one over the 180 records" in (data.parent / "run/public/report.html").read_text()
+    assert "delta = 0.01 is above one over the 180 records" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "words"),
+    [("0.5", "The model is private for"), ("1000", "The model has a promise worth next to nothing")],
+)
+def test_what_is_said_follows_from_what_an_attacker_can_do(
+    epsilon: str, words: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(data, more=["--epsilon", epsilon]) == 0
+    assert words in " ".join(capsys.readouterr().out.split())
+    page = " ".join((data.parent / "run/public/report.html").read_text().split())
+    assert ("nearly the same whether or not" in page) == (epsilon == "0.5")
+    assert ("This promises next to nothing" in page) == (epsilon == "1000")
+    assert ("x 10^43" in page) == (epsilon == "1000")  # e^1000 is 1.97 x 10^434
+    assert len(max(page.split(), key=len)) < 20_000
+
+
+def test_the_public_part_answers_under_any_name(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(data) == 0
+    shutil.copytree(data.parent / "run/public", data.parent / "handed-on")
+    for place in (data.parent / "run/public", data.parent / "handed-on"):
+        for command in ("verify", "spent", "report", "verify"):
+            assert cli.main([command, str(place)]) == 0, (command, place)
+    assert str(data.parent / "handed-on/report.html") in capsys.readouterr().out
+    assert cli.main(["report", "--local", str(data.parent / "handed-on")]) == 2
+    assert cli.main(["report", "--local", str(data.parent / "run/public")]) == 0
+    assert cli.main(["verify", str(data.parent)]) == 2
+    assert "is no run of" in capsys.readouterr().err
+
+
+def test_a_changed_report_is_noticed_and_one_written_anew_is_not(data: Path) -> None:
+    assert train(data) == 0
+    run, page = str(data.parent / "run"), data.parent / "run/public/report.html"
+    assert cli.main(["verify", run]) == 0
+    page.write_text(page.read_text().replace("is epsilon at most", "is epsilon, certainly"))
+    assert cli.main(["verify", run]) == 1
+    assert cli.main(["report", run]) == 0
+    assert cli.main(["verify", run]) == 0
+    page.unlink()
+    assert cli.main(["verify", run]) == 0
 
 
 def test_a_run_that_stopped_before_its_first_step_goes_on(

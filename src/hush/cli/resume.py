@@ -9,7 +9,9 @@ import typer
 
 from hush.cli.trouble import told_plainly
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `hush train`.")]
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder of a run of `hush train`, or its public part.")
+]
 
 
 def command(

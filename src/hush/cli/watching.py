@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hush.cli.printing import up
 from hush.cli.trouble import told_plainly
+from hush.runs.strength import delta_warning, strength
 
 if TYPE_CHECKING:
     from hush.runs.beginning import Opened
@@ -37,12 +38,21 @@ def watching(read: Callable[[], Opened], run: Path) -> int:
 
     try:
         found = read()
+        _warn(found)
         with interrupted() as stopped, told_plainly(charged=True):
             return watch(begin(found, stopped.is_set), run, stopped)
     except KeyboardInterrupt:
         asked = f" What was spent stays charged; go on with: hush resume {run}" if run.exists() else ""
         print(f"Stopped at once.{asked}", file=sys.stderr)
         return STOPPED
+
+
+def _warn(found: Opened) -> None:
+    """Before anything is spent, to the owner of the data only: a delta that promises nothing for so many records."""
+    train, asked = found.known.train, found.request
+    words = delta_warning(asked.delta, asked.records or len(train.speakers()), asked.unit)
+    if words and not found.folder.settings.exists():
+        print(f"Warning: {words}", file=sys.stderr)
 
 
 def watch(session: Session, run: Path, stopped: threading.Event) -> int:
@@ -142,15 +152,18 @@ def _tell(session: Session, last: dict[str, Any], run: Path) -> None:
     share = float(read_json(session.folder.plan).get("share", 1))
     if share < 1:
         rows["share"] = f"{share:.0%} of the {plan.unit}s took part, by a coin each; with --records all of them can"
-    if plan.delta * plan.records > 1:
-        rows["warning"] = f"delta is above one over the {plan.records:,} {plan.unit}s: one of them might be published"
+    mechanism = session.private.spent().mechanism
+    level = strength(1 - mechanism.error_sum().lower / 2 if mechanism is not None else 0.5)
+    warnings = (level.warning, delta_warning(plan.delta, plan.records, plan.unit))
+    rows["warning"] = "\n".join(words for words in warnings if words)
     if session.private.steps_done < plan.steps:
         rows["stopped"] = f"after {session.private.steps_done} of {plan.steps} steps: the budget was used up by a crash"
     print_answer(
         f"epsilon <= {up(session.epsilon(), 4)} at delta = {plan.delta:g}",
-        f"The model is private for adding or removing one {plan.unit}; hush report {run} explains what that means. "
+        f"{level.brief} for adding or removing one {plan.unit}; hush report {run} explains what that means. "
         "Another run on the same records costs again; --ledger FILE keeps one budget for all of them.",
         {name: words for name, words in rows.items() if words},
+        good=not level.warning,
     )
 
 

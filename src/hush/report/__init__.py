@@ -31,7 +31,10 @@ def write_report(run: Path, local: bool = False, png: bool = False) -> list[Path
         body, plots = [*body[:1], *extra, *body[1:]], [*plots, *more]
         place = found.folder.private / "report-local.html"
     title = "How private is this model?" + (" (local edition, not for release)" if local else "")
-    write_text(place, page.page(title, body), mode=0o600 if local else 0o644)
+    text = page.page(title, body)
+    if not local:
+        found.folder.bind("report.html", text)
+    write_text(place, text, mode=0o600 if local else 0o644)
     files = [place]
     if png:
         for plot in plots:
@@ -49,10 +52,11 @@ def _public(found: Inspected) -> tuple[list[str], list[Plot]]:
     tradeoff = figures.tradeoff_plot(curve, epsilon, found.delta)
     by_delta, by_epoch = figures.delta_plot(mechanism, found.delta), figures.epochs_plot(found.terms, charged)
     width = float((curve.upper - curve.lower).max())
+    right = f"{words.right_at_most(curve):.1%}"
     headline = {
-        f"epsilon, at delta = {found.delta:g}": words._shown(epsilon),
-        "how often the best attacker is right, who starts from a coin toss": f"{words.right_at_most(curve):.1%}",
-        "is protected" + (", with all their rows" if found.unit == "user" else ""): f"one {found.unit}",
+        f"is epsilon at most, at delta = {found.delta:g}": words._shown(epsilon),
+        "of the time, at most, the best attacker is right, who starts from a coin toss": right,
+        "is protected for itself" + (", with all their rows" if found.unit == "user" else ""): f"each {found.unit}",
     }
     state = "" if found.finished else " The run isn't finished; this is what it will have spent at its end, at most."
     rows = [[f"{a.alarms:.1%}", f"{a.found:.1%}", f"{1 - a.found:.1%}"] for a in words.attacks(curve)]
@@ -60,6 +64,7 @@ def _public(found: Inspected) -> tuple[list[str], list[Plot]]:
         f"<p class='soft'>Privacy report of run <code>{escape(found.run)}</code>, made with hush."
         f"{escape(state)}</p><h1>How private is this model?</h1>",
         page.cards(headline),
+        *(f"<p class='alarm'>{escape(warning)}</p>" for warning in words.warnings(found, curve)),
         page.heading("The promise"),
         page.paragraphs(words.promise(found, curve, epsilon)),
         page.heading("What an attacker can do"),
@@ -87,8 +92,8 @@ def _public(found: Inspected) -> tuple[list[str], list[Plot]]:
             [
                 "Every release was entered into the ledger, and synced to the disk, before it was made. The ledger's "
                 "records are chained by digests; the command hush verify checks the chain, that the plan is the one "
-                "registered before the first release, and that the model is this run's. Whoever can rewrite all files "
-                "together, this page included, can't be caught by digests: keep the ledger's digest elsewhere.",
+                "registered before the first release, and that the model and this page are this run's. Whoever can "
+                "rewrite all files together can't be caught by digests: keep the ledger's digest elsewhere.",
             ]
         ),
         page.facts_table(

@@ -18,9 +18,8 @@ from hush.tabular.survey import Question
 def tradeoff_plot(curve: ErrorCurve, epsilon: float, delta: float) -> Plot:
     """Missed against false alarms: the certified band, blind guessing, and what (epsilon, delta) alone would say."""
     alpha = curve.alpha
-    classical = np.maximum.reduce(
-        [1 - delta - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - delta - alpha), 0 * alpha]
-    )
+    times = math.exp(min(epsilon, 700.0))  # more would overflow, and can't be told apart
+    classical = np.maximum.reduce([1 - delta - times * alpha, (1 - delta - alpha) / times, 0 * alpha])
     best = int(np.argmin(alpha + curve.lower))
     total = math.floor(curve.error_sum.lower * 1000) / 1000
     return Plot(
@@ -37,7 +36,7 @@ def tradeoff_plot(curve: ErrorCurve, epsilon: float, delta: float) -> Plot:
             Band("within an attacker's reach", alpha.tolist(), curve.lower.tolist(), (1 - alpha).tolist(), 0),
             Band("", alpha.tolist(), curve.lower.tolist(), curve.upper.tolist(), 0),
         ),
-        (Mark(float(alpha[best]), float(curve.lower[best]), f"both errors:\n{total:.3f} or more"),),
+        (Mark(float(alpha[best]), float(curve.lower[best]), f"both errors:\n{total:.1%} or more"),),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from hush.accounting.errors import ErrorCurve
 from hush.runs.folder import read_json
 from hush.runs.inspecting import Inspected
+from hush.runs.strength import delta_warning, factor, strength
 
 ALARMS = (0.001, 0.01, 0.05, 0.1, 0.25)
 """False-alarm rates to speak of."""
@@ -39,10 +40,10 @@ def promise(found: Inspected, curve: ErrorCurve, epsilon: float) -> list[str]:
     """Paragraphs, plain text."""
     one = f"one {found.unit}" + (" with all their rows" if found.unit == "user" else "")
     right, five = right_at_most(curve), attacks(curve)[2]
-    factor = _up_to(math.exp(min(epsilon, 700.0)), 0.1)
+    level = strength(right)
     return [
         "This model was trained on records of people or things that are nobody else's business. It was trained so "
-        f"that it is nearly the same whether or not any {one} took part. That isn't a hope about attackers or their "
+        f"that {level.model.format(one=one)}. That isn't a hope about attackers or their "
         "computers: it is a property of how the model was made, and it holds for every attacker, now and later.",
         f"Imagine the strongest attacker: they know everything but one {found.unit}, know how the model was trained, "
         f"and hold the published model. They want to know whether that {one} took part. Before they look, it is a "
@@ -50,10 +51,17 @@ def promise(found: Inspected, curve: ErrorCurve, epsilon: float) -> list[str]:
         f"most {right:.1%} of the time. An attacker who raises a false alarm in {five.alarms:.0%} of the cases finds "
         f"at most {five.found:.1%} of those who took part; by guessing blindly it would be {five.alarms:.0%}.",
         f"In the usual numbers: ({_shown(epsilon)}, {found.delta:g})-differential privacy for adding or removing "
-        f"{one}. No outcome becomes more than e^{_shown(epsilon)} = {factor:,.1f} times as likely, up to a probability "
-        f"of {found.delta:g}. The curve below says more than these two numbers and is what the statements above rest "
-        "on.",
+        f"{one}. No outcome becomes more than e^{_shown(epsilon)} (at most {factor(epsilon)}) times as likely, up to a "
+        f"probability of {found.delta:g}. The curve below says more than these two numbers and is what the "
+        "statements above rest on.",
     ]
+
+
+def warnings(found: Inspected, curve: ErrorCurve) -> list[str]:
+    """What whoever reads the numbers must not miss."""
+    records = (found.written.get("plan") or {}).get("records")
+    delta = delta_warning(found.delta, int(records), found.unit) if records is not None else ""
+    return [words for words in (strength(right_at_most(curve)).warning, delta[:1].upper() + delta[1:]) if words]
 
 
 def reading(found: Inspected) -> list[str]:
@@ -79,7 +87,7 @@ def not_private(found: Inspected) -> list[str]:
     """What this run takes for public, or doesn't protect."""
     terms = found.terms
     items = [
-        "The names of the columns and of the target, and everything in plan.json: settings, noise, learning rates.",
+        "The names of the columns and of the target, and everything in plan.json: settings and noise.",
         "Whatever was declared: kinds and bounds of columns, categories, classes (for images the subfolders' names). "
         "Whoever declared them should not have read them off the records.",
         "That the run was made at all, and when. It tells that the file could be read, fits its declarations, "
@@ -119,7 +127,18 @@ def _up_to(value: float, unit: float) -> float:
     return math.ceil(value / unit - 1e-9) * unit
 
 
+def _steps(found: Inspected) -> str:
+    """Planned, and where a crash made them differ, trained and charged."""
+    planned, rate = int(found.terms["steps"]), float(found.terms["rate"])
+    done = int(found.written.get("steps_done", planned))
+    if not found.finished or done == found.steps_charged == planned:
+        return f"{planned:,} ({planned * rate:.4g} epochs)"
+    return f"{done:,} trained ({done * rate:.4g} epochs), {found.steps_charged:,} charged, {planned:,} planned"
+
+
 def _shown(epsilon: float) -> str:
+    if math.isinf(epsilon):
+        return "infinity"
     return f"{_up_to(epsilon, 1e-3):.4g}" if epsilon < 9 else f"{_up_to(epsilon, 1e-2):.2f}"
 
 
@@ -140,7 +159,7 @@ def settings(found: Inspected) -> dict[str, str]:
         "rows of a user": f"at most {terms['user_rows']:,} in a step" if terms.get("user_rows") else "",
         f"{unit}s trained on": f"{plan['records']:,} ({known})" if "records" in plan else "not yet released",
         "expected batch": f"{float(plan['batch']):,.6g}" if "batch" in plan else "not yet released",
-        "steps": f"{terms['steps']:,} ({terms['steps'] * terms['rate']:.4g} epochs)",
+        "steps": _steps(found),
         "clipping": f"every {unit}'s gradient scaled to at most norm {recipe.get('clip', '?')}",
         "noise": f"Gaussian, {terms['noise_multiplier']:.6g} times the norm, on the sum of a step",
         "optimiser": f"SGD with momentum {recipe.get('momentum', '?')}, weights averaged over the last steps",

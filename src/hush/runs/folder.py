@@ -35,10 +35,19 @@ class Folder:
     """The places of a run."""
 
     path: Path
+    bare: bool = False  # the public part alone, handed on under any name
+
+    @staticmethod
+    def at(path: Path) -> Folder:
+        """The run at a path: its folder, the public one in it, or a copy of the public one."""
+        if (path / "public").is_dir() or not (path / "plan.json").is_file():
+            return Folder(path)
+        whole = Folder(path.resolve().parent)
+        return whole if path.resolve() == whole.public and whole.private.is_dir() else Folder(path, bare=True)
 
     @property
     def public(self) -> Path:
-        return self.path / "public"
+        return self.path if self.bare else self.path / "public"
 
     @property
     def private(self) -> Path:
@@ -126,10 +135,24 @@ class Folder:
         for path in (*self.public.iterdir(), self.public):
             os.utime(path, (_SOME_TIME, _SOME_TIME))
 
+    def bind(self, name: str, text: str) -> None:
+        """Enter a page that is about to be written beside a published model into the manifest.
+
+        Before it is written: a kill in between leaves the page missing, or as it was, and never one unaccounted for.
+        """
+        if self.manifest.exists():
+            manifest = read_json(self.manifest)
+            files = manifest.get("files")
+            entered = hashlib.blake2b(text.encode(), digest_size=32).hexdigest()
+            if isinstance(files, dict) and files.get(name) != entered:
+                write_json(self.manifest, manifest | {"files": files | {name: entered}})
+
     def check(self) -> None:
         """Refuse what isn't a run's folder."""
         if not self.plan.is_file() and not self.settings.is_file():
-            raise ValueError(f"{self.path} is no run of `hush train`; it would have a folder public with a plan.json.")
+            raise ValueError(
+                f"{self.path} is no run of `hush train`: it has neither a plan.json nor a public/plan.json."
+            )
 
     def need_room(self, size: int) -> None:
         """Refuse to begin on a disk that is nearly full: nothing is to be spent that can't be kept."""

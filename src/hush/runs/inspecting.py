@@ -64,7 +64,7 @@ def inspect(run: Path) -> Inspected:
 
 
 def _read(run: Path) -> Inspected:
-    folder = Folder(run)
+    folder = Folder.at(run)
     folder.check()
     written = read_json(folder.plan)
     try:
@@ -159,6 +159,10 @@ def _manifest_checks(found: Inspected) -> list[Check]:
         recorded = files.get(name) if isinstance(files, dict) else None
         checks.append(Check(path.is_file() and digest(path) == recorded, f"{name} is the file that was published"))
     checks.append(_metadata_check(found, manifest))
+    page = found.folder.public / "report.html"
+    if page.is_file():
+        recorded = files.get(page.name) if isinstance(files, dict) else None
+        checks.append(Check(digest(page) == recorded, "report.html is the page that `hush report` wrote"))
     return checks
 
 
