@@ -49,7 +49,7 @@ def prepare(task: Task, memory: Memory) -> Prepared:
     n = count(batch)
     with torch.compiler.set_stance("force_eager"), Tape(parameters, batch, n) as tape:
         values = one_loss_each(losses(*batch), n)
-    if now_and_then("company", memory) and n > 1:
+    if n - task.copies > 1 and now_and_then("company", memory):
         with torch.compiler.set_stance("force_eager"):
             refuse_company(losses, batch, values, last=n - task.copies - 1)
     slots = slots_of(task.units, values.device)

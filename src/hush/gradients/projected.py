@@ -136,7 +136,7 @@ def _first_that_works(task: Task, engine: Projected, memory: Memory, repeated: R
     assert engine.directions is not None
     work = _Work(task, parameters, repeated, batch, task.units, engine.projections, engine.directions)
     sizes = Fitting(parameters, repeated, batch, engine, memory)
-    if work.n > 1 and now_and_then("company", memory):
+    if work.n - task.copies > 1 and now_and_then("company", memory):
         with torch.no_grad():
             refuse_company(losses, batch, one_loss_each(losses(*batch), work.n), last=work.n - task.copies - 1)
         repeated.rewind()

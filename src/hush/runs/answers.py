@@ -47,6 +47,11 @@ class Answers:
         """The sums, to which a unit adds at most `sensitivity`, with noise, as whole numbers."""
         query, kept = self._digest(question, sums, sensitivity), self._kept.get(question.name)
         if kept is None:
+            if self._charged(question):
+                raise ValueError(
+                    f"The question about the {question.name} was asked before, and what was noted of it is gone; put "
+                    "the run's private folder back as it was, or start another run."
+                )
             self._keep(question, query, None)
         elif not isinstance(kept, dict) or kept.get("query") != query:
             raise ValueError(
@@ -64,11 +69,15 @@ class Answers:
 
     def _charge(self, question: Question) -> None:
         """Unless it is charged already; refused if somebody else goes on with the run meanwhile."""
-        place = self._questions.index(question)
+        place = self._questions.index(question) - len(self._questions)
         mark = self._book.mark(self._run)
+        if not self._charged(question):
+            self._book.reserve(self._run, place, question.charges(), 1, after=mark)
+
+    def _charged(self, question: Question) -> bool:
+        place = self._questions.index(question)
         due = counts_of(part for asked in self._questions[: place + 1] for part in asked.charges())
-        if not within(due, self._spent()):
-            self._book.reserve(self._run, place - len(self._questions), question.charges(), 1, after=mark)
+        return within(due, self._spent())
 
     def _spent(self) -> Counts:
         mechanism = self._book.mechanism(self._run)
