@@ -8,6 +8,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from hush.accounting import (
+    ADD_REMOVE,
     REPLACE_ONE,
     Bounds,
     Gaussian,
@@ -377,3 +378,29 @@ def test_a_target_out_of_reach_is_refused_in_a_sentence() -> None:
         calibrate.steps(lambda t: Gaussian(0.5) * t, 0.1, 1e-5)
     with pytest.raises(ValueError, match="target epsilon"):
         calibrate.noise(lambda s: Gaussian(s), 0.0, 1e-5)
+
+
+@pytest.mark.parametrize("first", [30.0, 36.9, 38.0, 300.0, 700.0, 800.0])
+@pytest.mark.parametrize("second", [39.0, 690.0])
+def test_promises_that_tell_nearly_all_are_counted_as_such(first: float, second: float) -> None:
+    """With e^-30 and less left out delta(0) is the chance that either is sampled, in both directions."""
+    both = Guarantees.of(first).poisson(0.3) + RandomisedResponse(second, neighbours=ADD_REMOVE).poisson(0.3)
+    told = both.delta(0.0)
+    assert told.lower <= 1 - 0.7**2 + 1e-12
+    assert 1 - 0.7**2 - 1e-12 <= told.upper <= 0.5101
+    assert both.epsilon(0.45).lower > 0
+    unsampled = (Guarantees.of(first) + Guarantees.of(8.0)).delta(0.0)
+    assert 0.99 < unsampled.lower <= 1 <= unsampled.upper + 1e-12
+
+
+@pytest.mark.parametrize("epsilon", [100.0, 340.0, 400.0, 700.0, 800.0])
+def test_groups_of_promises_too_large_for_floating_point_are_not_called_small(epsilon: float) -> None:
+    """1 - delta = e^(eps - 2 epsilon), but for e^-100, is the steepest line of two records' power curve."""
+    found = Guarantees.of(epsilon).group(2).epsilon(0.5)
+    assert found.lower <= 2 * epsilon - math.log(2) <= found.upper <= 2 * epsilon * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("delta", [0.01, 1e-8, 1e-30])
+def test_a_promise_alone_encloses_its_delta(delta: float) -> None:
+    found = Guarantees.of(2.0, delta).delta(5.0)
+    assert found.lower <= delta <= found.upper <= delta * (1 + 1e-12)

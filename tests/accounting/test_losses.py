@@ -195,3 +195,16 @@ def test_many_projections_are_the_gaussian_mechanism() -> None:
     np.testing.assert_allclose(
         ProjectedPair(1.3, 1_000_000).masses(edges), GaussianPair(1 / 1.3).masses(edges), rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 36.0, 38.0, 300.0, 700.0, 800.0])
+@pytest.mark.parametrize("others", [[], [(0.0, 0.2)], [(0.5, 1e-5)], [(0.5, 1e-5), (20.0, 1e-12)]])
+@pytest.mark.parametrize("delta", [0.0, 1e-14])
+def test_promises_with_a_large_epsilon_keep_their_mirrored_atom(
+    epsilon: float, others: list[tuple[float, float]], delta: float
+) -> None:
+    pair = guarantees([*others, (epsilon, delta)])
+    assert math.fsum(pair.p) + pair.infinite == pytest.approx(1.0, abs=1e-14)
+    assert math.fsum(pair.q) + pair.vanishing == pytest.approx(1.0, abs=1e-14)
+    assert pair.losses == tuple(-loss for loss in reversed(pair.losses))
+    assert pair.p == tuple(reversed(pair.q))

@@ -76,7 +76,8 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     finite = _finite_curve(mechanism)
     if finite is not None:
         lower, upper = crossing.certified_root(finite, 1.0, log_delta)
-        return _ordered((lower, min(upper, mechanism.largest_loss * (1 + _TINY)) if upper < math.inf else upper))
+        upper = min(upper, mechanism.largest_loss * (1 + _TINY))
+        return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
     aim = tolerance or _tolerance(mechanism)
     found = [_epsilon(steps, log_delta, aim) for steps in _directions(mechanism)]
     lowest = max(end for end, _ in found)
@@ -115,7 +116,13 @@ def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
     lower, upper = log_delta_curve(mechanism, np.array([float(epsilon)]))
     # What is too small for floating point is small, but an upper bound must not round it down to nothing.
     smallest = math.ulp(0.0) if upper[0] > -math.inf else 0.0
-    return _ordered((math.exp(lower[0]), max(math.exp(upper[0]), smallest)))
+    low, high = (math.exp(end[0]) * (1 + sign * _rounded(end[0])) for end, sign in ((lower, -1), (upper, 1)))
+    return _ordered((low, max(min(high, 1.0), smallest)))
+
+
+def _rounded(log: float) -> float:
+    """What rounding a logarithm may change, as a share of what it is the logarithm of."""
+    return _TINY * (1 + abs(float(log))) if math.isfinite(log) else 0.0
 
 
 def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array]:
@@ -206,8 +213,8 @@ def group_pair(group: Group) -> Pair:
         below, above = corners, corners
     else:
         below, above = (lines.vertices() for lines in _lines(group.inner, points, 1e-120))
-    upper_alpha, upper_power = group_vertices(below, group.size)
-    lower_alpha, lower_power = group_vertices(above, group.size)
+    upper_alpha, upper_power = group_vertices(below, group.size, upper=True)
+    lower_alpha, lower_power = group_vertices(above, group.size, upper=False)
     return Enclosed(
         lower=atoms_of_vertices(lower_alpha, lower_power * (1 - 1e-12)),
         upper=atoms_of_vertices(upper_alpha, np.minimum(upper_power * (1 + 1e-12), 1.0)),

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
+_SMALLEST = 1e-290  # of type I errors that are told apart: products with masses stay within the floating-point range
+
 
 @dataclass(frozen=True, eq=False)
 class Lines:
@@ -256,13 +258,23 @@ def atoms_of_vertices(alpha: Array, power: Array) -> Atoms:
     return Atoms(tuple(losses.tolist()), tuple(p.tolist()), tuple(q.tolist()), float(max(power[0], 0.0)), vanishing)
 
 
-def group_vertices(corners: tuple[Array, Array], size: int) -> tuple[Array, Array]:
-    """The power curve h composed with itself: 1 - (1 - f)^(o size) as corners (Dong, Roth, Su 2022, Theorem 3)."""
-    base_alpha, base_power = corners
+def group_vertices(corners: tuple[Array, Array], size: int, *, upper: bool) -> tuple[Array, Array]:
+    """The power curve h composed with itself: 1 - (1 - f)^(o size) as corners (Dong, Roth, Su 2022, Theorem 3).
+
+    At type I errors too small for floating point the attacker is given the power at the smallest that isn't (`upper`),
+    or that on the chord which begins at 0.
+    """
+    base_alpha, base_power = _within_range(*corners, upper=upper)
     alpha, power = base_alpha, base_power
     for _ in range(size - 1):
         crossings = np.interp(base_alpha, power, alpha)
         finer = np.union1d(alpha, crossings)
         power = np.interp(np.interp(finer, alpha, power), base_alpha, base_power)
-        alpha = finer
+        alpha, power = _within_range(finer, power, upper=upper)
     return alpha, power
+
+
+def _within_range(alpha: Array, power: Array, *, upper: bool) -> tuple[Array, Array]:
+    there, kept = float(np.interp(_SMALLEST, alpha, power)), alpha > _SMALLEST
+    first = there if upper else float(power[0])
+    return np.concatenate([[0.0, _SMALLEST], alpha[kept]]), np.concatenate([[first, there], power[kept]])

@@ -169,32 +169,33 @@ def guarantees(promises: Sequence[tuple[float, float]]) -> Atoms:
 
     Its trade-off function is the largest of the f_{epsilon_i, delta_i} (Dong, Roth and Su 2022, Proposition 5), where
     ``f_{eps,delta}(a) = max(0, 1 - delta - e^eps a, e^-eps (1 - delta - a))``: the upper envelope of straight lines.
-    A line of slope -e^l that rules on a stretch of type I errors gives an atom at loss l, Q-mass the length of the
-    stretch.
+    A line of slope -e^l that rules on a stretch of type I errors a gives an atom at loss l, Q-mass the length of the
+    stretch and P-mass e^l times that.  Where f(a) > a only the steep lines rule, and what is below the diagonal is the
+    mirror image of what is above: an atom at -l with P- and Q-mass exchanged.  So nothing here is 1 minus something,
+    and lengths are never formed: masses keep their digits where e^-eps is below a unit in the last place of 1.
     """
-    lines = [
-        (sign * epsilon, (1 - delta) * math.exp(min(0.0, sign * epsilon)))
-        for epsilon, delta in promises
-        for sign in (1, -1)
-    ]
-    # Down the curve the losses fall: start with the line that is highest at type I error 0 (flattest among equals).
-    loss, height = max(lines, key=lambda line: (line[1], -line[0]))
-    infinite, start = min(delta for _, delta in promises), 0.0
+    infinite, loss = min((delta, epsilon) for epsilon, delta in promises)  # the highest line at a = 0, then flattest
+    given, start = infinite, 0.0  # the delta of the line at hand; where it begins to rule, as e^loss a
     losses: list[float] = []
-    lengths: list[float] = []
+    masses: list[float] = []
     while True:
-        flatter = [
-            ((height - top) / (math.exp(loss) * -math.expm1(low - loss)), low, top) for low, top in lines if low < loss
-        ]
-        end, low, top = min(flatter, default=(math.inf, 0.0, 0.0), key=lambda meeting: (meeting[0], meeting[1]))
-        zero = height * math.exp(-loss)
-        if min(end, zero) > start:
+        diagonal = (1 - given) / (1 + math.exp(-loss))
+        flatter = [((delta - given) / -math.expm1(low - loss), low, delta) for low, delta in promises if low < loss]
+        meeting, low, delta = min(flatter, default=(math.inf, 0.0, 0.0))
+        end = min(meeting, diagonal)
+        if end > start:
             losses.append(loss)
-            lengths.append(min(end, zero) - start)
-        if end >= zero:
-            masses = tuple(length * math.exp(at) for at, length in zip(losses, lengths, strict=True))
-            return Atoms(tuple(losses), masses, tuple(lengths), infinite, infinite)  # its own mirror image
-        loss, height, start = low, top, end
+            masses.append(end - start)
+        if meeting >= diagonal:
+            break
+        start = end * math.exp(low - loss)
+        loss, given = low, delta
+    found = [(at, mass, mass * math.exp(-at)) for at, mass in zip(losses, masses, strict=True)]
+    above = [atom for atom in found if atom[0] > 0]
+    middle = [(0.0, 2 * mass, 2 * mass) for at, mass, _ in found if at == 0]  # its own mirror image
+    atoms = [*above, *middle, *((-at, q, p) for at, p, q in reversed(above))]
+    ordered, p, q = (tuple(atom[k] for atom in atoms) for k in range(3))
+    return Atoms(ordered, p, q, infinite, infinite)
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,9 @@ class Survey:
         return high
 
     def _between(self, low: float, high: float) -> NDArray[np.bool_]:
-        return np.asarray((self.nodes >= low) & (self.nodes <= high) & (self.masses.max(axis=0) > 0))
+        charged = self.masses.max(axis=0) > 0
+        inside = charged & (self.nodes >= low) & (self.nodes <= high)
+        return np.asarray(inside if inside.any() else charged)
 
     def _log_mgf(self, tilts: Array, low: float, high: float) -> Array:
         here = self._between(low, high)
@@ -133,11 +135,16 @@ class Survey:
         return np.asarray(self.counts @ (np.log(sums + 1e-300) + peaks))
 
     def _moments(self, tilt: float, low: float, high: float) -> tuple[Array, float]:
-        """Mean of each step's tilted loss, and the root mean square deviation over all steps."""
+        """Mean of each step's tilted loss, and the root mean square deviation over all steps.
+
+        A step with no mass in between is looked for at the end that is nearest to its commonest loss.
+        """
         here = self._between(low, high)
         nodes = self.nodes[here]
         with np.errstate(divide="ignore"):
             exponents = np.log(self.masses[:, here]) + tilt * nodes
+        for absent in np.flatnonzero(~np.isfinite(exponents.max(axis=1))):
+            exponents[absent, np.argmin(np.abs(nodes - self.nodes[np.argmax(self.masses[absent])]))] = 0.0
         weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
         weights /= weights.sum(axis=1, keepdims=True)
         centres = weights @ nodes
