@@ -229,6 +229,7 @@ COLUMNS: list[Column] = [
     Category(("a", "b")),
     Hashed(4),
     Ignored(),
+    Ignored(declared=False),
 ]
 
 
@@ -352,7 +353,7 @@ def test_without_noise_a_survey_finds_kinds_and_scales() -> None:
     assert amount.centre == pytest.approx(5, abs=0.2)
     assert amount.scale == pytest.approx(1, abs=0.2)
     assert isinstance(found["who"], Hashed)
-    assert isinstance(found["gone"], Ignored)
+    assert found["gone"] == Ignored(declared=False)
 
 
 def test_the_questions_cost_what_they_say() -> None:

@@ -18,8 +18,11 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from hush import cli, noise
+from hush.cli import watching
+from hush.cli.printing import up
 from hush.runs import beginning, load
 from hush.runs.inspecting import inspect
+from hush.runs.session import Session
 
 DECLARED = ["--records", "200", "--classes", "no,yes", "--bounds", "0:100", "--epsilon", "3", "--steps", "3"]
 
@@ -102,6 +105,76 @@ def test_a_changed_report_is_noticed_and_one_written_anew_is_not(data: Path) -> 
     assert cli.main(["verify", run]) == 0
     page.unlink()
     assert cli.main(["verify", run]) == 0
+
+
+def test_a_new_ledger_takes_the_budget_of_several_runs(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = data.parent / "all.jsonl"
+    shared = ["--ledger", str(ledger), "--epsilon", "1"]
+    assert train(data, more=["--budget", "3"]) == 2
+    assert "name it with --ledger" in capsys.readouterr().err
+    assert train(data, more=[*shared, "--budget", "0.5"]) == 2
+    assert "must be at least the run's own --epsilon 1" in capsys.readouterr().err
+    assert not ledger.exists()
+    first = [*shared, "--budget", "3", "--output", str(data.parent / "first")]
+    assert train(data, more=first) == 0
+    assert train(data, more=[*shared, "--budget", "4"]) == 2
+    assert "has a budget of" in capsys.readouterr().err
+    assert not (data.parent / "run").exists()
+    assert train(data, more=shared) == 0
+    assert train(data, more=[*shared, "--epsilon", "3", "--output", str(data.parent / "third")]) == 2
+    for name in ("first", "run"):
+        assert cli.main(["verify", str(data.parent / name)]) == 0
+
+
+def test_a_target_lost_in_the_noise_is_told_with_what_can_be_done(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = data.with_name("few.csv")
+    few.write_text("age,likes\n" + "30,<=50K\n40,>50K\n" * 10)
+    run = str(data.parent / "run")
+    asked = ["train", str(few), "--target", "likes", "--output", run, "--delta", "1e-4", "--epsilon", "0.5"]
+    assert cli.main(asked) == 2
+    told = capsys.readouterr().err
+    assert "neither as classes nor as numbers; declare --classes A,B,..." in told
+    assert "this one can't go on" in told
+    assert cli.main(["spent", run]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "ended by its survey" in told
+    assert "hush resume" not in told
+
+
+def test_columns_left_out_are_told_with_the_one_cause(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = data.read_text().splitlines()
+    data.write_text("\n".join([f"void,id,{lines[0]}", *(f",{n},{line}" for n, line in enumerate(lines[1:])), ""]))
+    (data.parent / "s.json").write_text(
+        '{"columns": {"id": {"kind": "ignore"}, "age": {"kind": "number", "low": 0, "high": 99}}}'
+    )
+    asked = ["train", str(data), "--target", "likes", "--output", str(data.parent / "run"), "--schema"]
+    given = ["--classes", "no,yes", "--delta", "1e-4", "--epsilon", "3"]
+    assert cli.main([*asked, str(data.parent / "s.json"), *given]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "left out as declared: id, lost in the survey's noise, so left out: void (a schema" in told
+
+
+def test_the_last_line_of_the_bar_is_what_was_spent(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_REFRESH", 1e9)
+    look = Session._look
+
+    def interrupted(session: Session) -> None:
+        look(session)
+        if session.private.steps_done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Session, "_look", interrupted)
+    assert train(data) == 130
+    shown = capsys.readouterr().err.split("epsilon ")[-1].split()[0]
+    assert shown == up(inspect(data.parent / "run").spent.epsilon(1e-4).upper, 3)
+    monkeypatch.undo()
+    assert cli.main(["resume", str(data.parent / "run")]) == 0
+    shown = capsys.readouterr().err.split("epsilon ")[-1].split()[0]
+    assert shown == up(inspect(data.parent / "run").spent.epsilon(1e-4).upper, 3)
 
 
 def test_a_run_that_stopped_before_its_first_step_goes_on(

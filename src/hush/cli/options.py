@@ -71,13 +71,15 @@ def parse_delta(text: str) -> float:
     return value
 
 
+DELTA_HELP = "The probability with which the promise may fail: well below 1/records, e.g. 1e-5 for 10,000 of them."
+
 DeltaOption = Annotated[
     float,
     typer.Option(
         "--delta",
         parser=parse_delta,
         metavar="NUMBER",
-        help="The probability with which the promise may fail; well below one over the number of records.",
+        help=DELTA_HELP,
     ),
 ]
 NoiseOption = Annotated[

@@ -26,6 +26,8 @@ def command(run: RunArgument, as_json: JsonOption = False) -> None:
         print(json.dumps(answer, indent=2))
         return
     state = "finished" if found.finished else f"not finished: hush resume {run}"
+    if found.folder.ended.is_file():
+        state = f"ended by its survey. {found.folder.ended.read_text(encoding='utf-8').strip()}"
     rows = {
         "spent": f"{down(spent.lower)} <= epsilon <= {up(spent.upper)} at delta = {found.delta:g}",
         "steps": f"{found.steps_charged} of {found.terms['steps']} charged",

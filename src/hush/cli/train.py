@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from hush.cli.options import DeltaOption, parse_number, parse_whole
+from hush.cli.options import DELTA_HELP, parse_delta, parse_number, parse_whole
 from hush.cli.trouble import told_plainly
 
 DATA, PRIVACY, RECIPE = "The data", "Privacy", "The recipe"
@@ -53,7 +53,16 @@ def command(
             help="The budget: the most that the whole run may spend.",
         ),
     ],
-    delta: DeltaOption,
+    delta: Annotated[
+        float,
+        typer.Option(
+            "--delta",
+            parser=parse_delta,
+            rich_help_panel=PRIVACY,
+            metavar="NUMBER",
+            help=DELTA_HELP,
+        ),
+    ],
     target: Annotated[
         str | None, typer.Option("--target", rich_help_panel=DATA, metavar="COLUMN", help="What is to be predicted.")
     ] = None,
@@ -186,6 +195,16 @@ def command(
             help="A ledger that belongs to the data, shared by several runs under one budget.",
         ),
     ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget",
+            rich_help_panel=PRIVACY,
+            metavar="EPSILON",
+            help="The budget of a new --ledger, at this run's delta: what all its runs may spend together. Without it, "
+            "this run's --epsilon, which leaves little for others.",
+        ),
+    ] = None,
     secure: Annotated[
         bool,
         typer.Option(
@@ -261,4 +280,4 @@ def command(
             seed=seed,
         )
         output = output or Path(f"{data.name.removesuffix(data.suffix) or data.resolve().name}-run")
-        return watching(lambda: opened(request, Folder(output), ledger), output)
+        return watching(lambda: opened(request, Folder(output), ledger, budget), output)

@@ -61,8 +61,7 @@ def watch(session: Session, run: Path, stopped: threading.Event) -> int:
 
     console = Console(stderr=True, highlight=False)
     with _threads(session):
-        if stopped.is_set() or _train(session, console, stopped):
-            session.pause()
+        if _train(session, console, stopped):
             done, steps = session.private.steps_done, session.plan.steps
             console.print(f"Stopped after {done} of {steps} steps; nothing is lost. Go on with: hush resume {run}")
             return STOPPED
@@ -76,7 +75,7 @@ def watch(session: Session, run: Path, stopped: threading.Event) -> int:
 
 
 def _train(session: Session, console: Any, stopped: threading.Event) -> bool:
-    """Whether it was stopped."""
+    """Whether it was stopped, and then saved."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("training"), BarColumn(28), MofNCompleteColumn(), TimeRemainingColumn())
@@ -85,14 +84,20 @@ def _train(session: Session, console: Any, stopped: threading.Event) -> bool:
     with Progress(*columns, *facts, console=console) as progress:
         done = session.private.steps_done
         task = progress.add_task("", total=session.plan.steps, completed=done, loss="-", epsilon=epsilon)
-        for seen in session.steps():
-            if time.monotonic() - looked > _REFRESH or seen.step == seen.steps:
-                epsilon, looked = up(session.epsilon(), 3), time.monotonic()
-            loss = f"{seen.loss:.3f}" if math.isfinite(seen.loss) else "-"
-            progress.update(task, completed=seen.step, loss=loss, epsilon=epsilon)
-            if stopped.is_set() and seen.step < seen.steps:
-                return True
-    return False
+        if not stopped.is_set():
+            for seen in session.steps():
+                if time.monotonic() - looked > _REFRESH:
+                    epsilon, looked = up(session.epsilon(), 3), time.monotonic()
+                loss = f"{seen.loss:.3f}" if math.isfinite(seen.loss) else "-"
+                progress.update(task, completed=seen.step, loss=loss, epsilon=epsilon)
+                if stopped.is_set() and seen.step < seen.steps:
+                    break
+            else:
+                progress.update(task, epsilon=up(session.epsilon(), 3))
+                return False
+        session.pause()
+        progress.update(task, epsilon=up(session.epsilon(), 3))
+        return True
 
 
 @contextmanager
@@ -175,14 +180,19 @@ def _columns(card: Card) -> str:
         return f"{card.pixels[0]} to {card.pixels[-1]} are the pixels of one image{size} (if not: --pixels none)"
     if card.columns is None:
         return ""
+    from hush.tabular.columns import Ignored
+
     named: dict[str, list[str]] = {}
     for name, column in card.columns.items():
-        named.setdefault(column.kind, []).append(name)
+        lost = isinstance(column, Ignored) and not column.declared
+        named.setdefault("lost" if lost else column.kind, []).append(name)
     parts = [f"{len(named[kind])} {words}" for kind, words in _KINDS.items() if kind in named]
     if "text" in named:
-        parts.append(f"free texts: {_some(named['text'])} (a schema can ignore them or declare numbers)")
+        parts.append(f"free texts: {_some(named['text'])} (a schema can ignore them or declare their categories)")
     if "ignore" in named:
-        parts.append(f"left out: {_some(named['ignore'])} (by the schema, or lost in the noise: declare them)")
+        parts.append(f"left out as declared: {_some(named['ignore'])}")
+    if "lost" in named:
+        parts.append(f"lost in the survey's noise, so left out: {_some(named['lost'])} (a schema can declare them)")
     return ", ".join(parts)
 
 

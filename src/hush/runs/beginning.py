@@ -12,6 +12,7 @@ whatever moment, goes on from there.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,13 +28,13 @@ from hush.ledger import Budget, Ledger
 from hush.rounding import rounding_margin
 from hush.runs.answers import Answers
 from hush.runs.card import Card
-from hush.runs.folder import Folder, read_json, write_json
+from hush.runs.folder import Folder, read_json, write_json, write_text
 from hush.runs.inspecting import inspect, same, total
 from hush.runs.preparing import Prepared, prepare
 from hush.runs.recipe import default_share
 from hush.runs.request import Request
 from hush.runs.session import Session, usable
-from hush.runs.surveying import describe
+from hush.runs.surveying import UnclearError, describe
 from hush.spending import Spending
 from hush.tabular import survey
 from hush.tabular.holdout import aside
@@ -54,6 +55,7 @@ class Opened:
     key: Key
     secret: bytes
     known: Prepared
+    budget: float | None = None  # of a shared ledger, at the run's delta
 
     @property
     def questions(self) -> tuple[survey.Question, ...]:
@@ -67,6 +69,7 @@ class Opened:
             "secret": self.secret.hex(),
             "digest": self.known.digest,
             "ledger": None if self.ledger is None else str(self.ledger.resolve()),
+            "budget": self.budget,
         }
 
 
@@ -83,16 +86,22 @@ def resume(folder: Folder, data: Path | None = None) -> Session:
 # Reading: nothing is released
 
 
-def opened(request: Request, folder: Folder, ledger: Path | None = None) -> Opened:
+def opened(request: Request, folder: Folder, ledger: Path | None = None, budget: float | None = None) -> Opened:
     """Read the records of a new run and fix its terms."""
     folder.refuse_taken()
+    if budget is not None and ledger is None:
+        raise ValueError("A --budget is for a ledger that several runs share; name it with --ledger FILE.")
+    if budget is not None and not request.epsilon <= budget < math.inf:
+        raise ValueError(
+            f"The ledger's --budget {budget:g} must be at least the run's own --epsilon {request.epsilon:g}."
+        )
     if request.records is not None:
         rounding_margin(request.recipe.rate * request.records)  # refuses batches that are too large
     key = Key.fresh(request.secure) if request.seed is None else Key.from_seed(request.seed, request.secure)
     secret = secrets.token_bytes(32) if request.seed is None else key.derive("hold-out")
     known = prepare(request, secret)
     name = secrets.token_hex(8) if request.seed is None else key.derive("name", size=8).hex()
-    return Opened(folder, ledger, request, _terms(request, name, known), key, secret, known)
+    return Opened(folder, ledger, request, _terms(request, name, known), key, secret, known, budget)
 
 
 def reopened(folder: Folder, data: Path | None = None) -> Opened:
@@ -107,7 +116,7 @@ def reopened(folder: Folder, data: Path | None = None) -> Opened:
         request = Request.from_dict(settings["request"])
         key, secret = Key.from_json(settings["key"]), bytes.fromhex(settings["secret"])
         ledger = None if settings["ledger"] is None else Path(settings["ledger"])
-        terms, expected = settings["terms"], settings["digest"]
+        terms, expected, budget = settings["terms"], settings["digest"], settings.get("budget")
         total(terms)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{folder.settings} is damaged or from another version of hush.") from error
@@ -115,7 +124,7 @@ def reopened(folder: Folder, data: Path | None = None) -> Opened:
     known = prepare(request, secret)
     if known.digest != expected:
         raise ValueError(f"{request.data} isn't what the run began with; put the records back as they were to go on.")
-    return Opened(folder, ledger, request, terms, key, secret, known)
+    return Opened(folder, ledger, request, terms, key, secret, known, budget)
 
 
 # Going on
@@ -153,7 +162,7 @@ def _registered(run: Opened) -> tuple[Ledger, str]:
             folder.need_room(64 << 20)
             write_json(folder.settings, run.settings(), mode=0o600)
         begun = place.exists() and place.stat().st_size > 0
-        book = Ledger(place, None if begun else Budget(request.epsilon, request.delta))
+        book = Ledger(place, _budget(run, begun))
         names = [summary.run for summary in book.runs if laid_out and same(summary.plan, terms)]
         if not names:
             _refuse_other_units(book, request.unit)
@@ -167,6 +176,13 @@ def _registered(run: Opened) -> tuple[Ledger, str]:
     return book, names[0]
 
 
+def _budget(run: Opened, begun: bool) -> Budget | None:
+    """What a new ledger is to keep to, and what one that exists must have: what was asked for, if it was."""
+    if run.budget is not None:
+        return Budget(run.budget, run.request.delta)
+    return None if begun else Budget(run.request.epsilon, run.request.delta)
+
+
 def _survey(run: Opened, book: Ledger, name: str, stopped: Callable[[], bool]) -> None:
     """Ask, or be told again, and write down the model's description and the plan."""
     folder, request = run.folder, run.request
@@ -178,7 +194,11 @@ def _survey(run: Opened, book: Ledger, name: str, stopped: Callable[[], bool]) -
             raise KeyboardInterrupt
         return answer
 
-    card, records = describe(request, run.known, run.questions, ask)
+    try:
+        card, records = describe(request, run.known, run.questions, ask)
+    except UnclearError as error:
+        write_text(folder.ended, f"{error}\n", mode=0o600)
+        raise
     # the rate was fixed when nobody knew how many records there are; all that is declared takes part
     share = default_share(request.recipe.rate, records) if request.records is None else 1.0
     plan = _plan(request, run.terms, max(1, round(records * share)))

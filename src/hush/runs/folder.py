@@ -1,7 +1,7 @@
 """What lies where in a run's folder: what may be published, and what may not, apart from each other.
 
 RUN/public/    model.safetensors, model.json, load.py, plan.json, ledger.jsonl, manifest.json, report.html
-RUN/private/   checkpoint/, settings.json, survey.json, local.json, report-local.html     (modes 0700 and 0600)
+RUN/private/   checkpoint/, settings.json, survey.json, ended.txt, local.json, report-local.html  (modes 0700 and 0600)
 """
 
 from __future__ import annotations
@@ -88,6 +88,11 @@ class Folder:
     @property
     def survey(self) -> Path:
         return self.private / "survey.json"
+
+    @property
+    def ended(self) -> Path:
+        """Why a run can't go on, if its survey told too little."""
+        return self.private / "ended.txt"
 
     @property
     def local(self) -> Path:

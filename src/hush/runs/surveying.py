@@ -16,6 +16,16 @@ from hush.tabular.columns import Column, Number
 from hush.tabular.data import Data
 
 
+class UnclearError(ValueError):
+    """The survey's answers don't suffice for a model: this run is over, and another one must declare more."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(
+            f"{words} in another run, under another --output: this one can't go on. What was asked of the records so "
+            "far stays charged in the ledger."
+        )
+
+
 def describe(request: Request, known: Prepared, asked: Sequence[survey.Question], ask: survey.Ask) -> tuple[Card, int]:
     """The model's description and the number of units to train on, from what was declared and what is asked now."""
     questions = {question.name: question for question in asked}
@@ -33,24 +43,18 @@ def describe(request: Request, known: Prepared, asked: Sequence[survey.Question]
             task = CLASSIFICATION if few else REGRESSION
         classes = tuple(shown) if task == CLASSIFICATION else None
         if classes is not None and len(classes) < 2:
-            raise ValueError(
-                "Fewer than two classes stand out from the noise; declare them with --classes. "
-                "What was asked so far stays charged in the ledger."
-            )
+            raise UnclearError("Fewer than two classes stand out from the noise; declare them with --classes A,B,...")
     columns, scaling = _columns(request, known, questions, ask, speakers)
     if task == REGRESSION and scaling is None:
-        raise ValueError(
-            "The target's values don't stand out from the noise as numbers; declare --classes or --target-bounds. "
-            "What was asked so far stays charged in the ledger."
-        )
+        values, how = "The target's values don't stand out from the noise", "--target-bounds LOW:HIGH"
+        if survey.CLASSES in questions:
+            values, how = f"{values}, neither as classes nor as numbers", f"--classes A,B,... or {how}"
+        raise UnclearError(f"{values}; declare {how}")
     if survey.FIRST_PIXELS in questions:
         looks = questions[survey.FIRST_PIXELS], questions[survey.SECOND_PIXELS]
         found = survey.bounds(ask, *looks, np.asarray(speakers.inputs))
         if found is None:
-            raise ValueError(
-                "The pixels' numbers don't stand out from the noise; declare --bounds. "
-                "What was asked so far stays charged in the ledger."
-            )
+            raise UnclearError("The pixels' numbers don't stand out from the noise; declare --bounds LOW:HIGH")
         known = replace(known, bounds=found)
     return _card(request, known, columns, classes, None if classes is not None else scaling), records
 
@@ -88,7 +92,7 @@ def _card(
     if columns is not None:
         inputs, image = sum(column.width for column in columns.values()), None
         if inputs == 0:
-            raise ValueError("No column stands out from the noise; declare them in a schema, or give more records.")
+            raise UnclearError("No column stands out from the noise; declare them by a --schema")
     else:
         shape = known.train.inputs.shape[1:]  # type: ignore[union-attr]
         inputs, image = int(np.prod(shape)), tuple(shape) if len(shape) == 3 and min(shape[1:]) >= 8 else None

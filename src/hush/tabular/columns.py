@@ -60,6 +60,8 @@ class Column(ABC):
             raise ValueError(f"Not a column: {str(data)[:80]}; its 'kind' must be one of {', '.join(kinds)}.")
         cls = kinds[data["kind"]]
         names = {item.name for item in fields(cls)}  # type: ignore[arg-type]
+        if cls is Ignored:
+            data = {"declared": True, **data}  # older models don't say
         if set(data) - {"kind"} != names:
             raise ValueError(f"A {cls.kind} column has {', '.join(sorted(names)) or 'nothing'}, got {sorted(data)}.")
         values = {name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in names}
@@ -203,9 +205,10 @@ class Hashed(Column):
 
 @dataclass(frozen=True)
 class Ignored(Column):
-    """Left out."""
+    """Left out: as declared, or because the survey's noise hid it."""
 
     kind: ClassVar[str] = "ignore"
+    declared: bool = True
 
     @property
     def width(self) -> int:
@@ -215,7 +218,7 @@ class Ignored(Column):
         return np.zeros((len(cells), 0), dtype=np.float32)
 
     def __str__(self) -> str:
-        return "left out"
+        return "left out" if self.declared else "left out, since it was lost in the survey's noise"
 
 
 def check_range(what: str, low: float, high: float) -> None:

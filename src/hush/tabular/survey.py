@@ -234,7 +234,7 @@ def _shown(look: Floats, noise: float, sure: float, wanted: Wanted | None) -> _R
     kind = max(masses, key=lambda name: float(masses[name])) if wanted is None else wanted.kind
     units = float(masses[kind])
     if units == 0 or kind == "text":
-        return Ignored() if units == 0 else Hashed()
+        return Ignored(declared=False) if units == 0 else Hashed()
     if kind == "date":
         spans = np.flatnonzero(clear[_DATES:_TEXT])
         return _Range(_EPOCH + _SPAN * float(spans[0]), _EPOCH + _SPAN * float(spans[-1] + 1), units, True)
