@@ -226,7 +226,7 @@ def test_people_read_the_promise_the_relation_and_the_steps(capsys: pytest.Captu
         "3,516 steps",
         "add/remove one record",
         "exact",
-        "at least 90.98%",
+        "is right at most 54.51% of the time, where guessing is right 50%",
         "an approximation, not a bound",
     ):
         assert phrase in text
@@ -235,6 +235,10 @@ def test_people_read_the_promise_the_relation_and_the_steps(capsys: pytest.Captu
 @pytest.mark.parametrize("command", ["epsilon", "delta", "calibrate", "curve", "compare"])
 def test_every_command_explains_itself_with_an_example(capsys: pytest.CaptureFixture[str], command: str) -> None:
     assert f"Example: hush {command}" in tell(capsys, command, "--help")
+
+
+def test_a_missing_delta_is_asked_for_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Choose one well below 1/records, e.g. 1e-5." in refuse(capsys, "epsilon", *MNIST)
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -22,8 +24,9 @@ import torch
 from hush import cli
 from hush.report import write_report
 from hush.report.plots import Axis, Band, Line, Mark, Plot, svg
-from hush.report.words import attacks, right_at_most
+from hush.report.words import attacks, right_at_most, settings
 from hush.runs.inspecting import inspect
+from hush.runs.strength import LEVELS, factor, strength
 
 NASTY = '<script>alert("1")</script>'
 CHROMIUM = next(
@@ -110,8 +113,37 @@ def test_the_page_says_what_it_has_to(run: Path) -> None:
         "torch",
         "columns, first look",
         "Scores on the hold-out",
+        "the option --secure does both",
+        "is epsilon at most",
+        "16 (",
     ):
         assert words in text, words
+
+
+def test_steps_that_a_crash_cost_are_told_apart_from_those_trained(run: Path) -> None:
+    found = inspect(run)
+    assert settings(found)["steps"].startswith("16 (")
+    crashed = replace(found, written=found.written | {"steps_done": 12})
+    assert re.fullmatch(r"12 trained \(.* epochs\), 16 charged, 16 planned", settings(crashed)["steps"])
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 12.99, 13.0, 23.02585092, 23.02585093, 700.0])
+def test_what_e_to_the_epsilon_is_said_to_be_is_no_less_and_hardly_more(epsilon: float) -> None:
+    told = float(factor(epsilon).replace(",", "").replace(" x 10^", "e"))
+    assert math.exp(epsilon) <= told * (1 + 1e-12)
+    assert told <= 1.1 * math.exp(epsilon) + 0.1
+
+
+def test_an_epsilon_beyond_all_numbers_is_told_with_an_exponent() -> None:
+    assert factor(1000.0) == "2.0 x 10^434"
+    assert factor(math.inf) == "infinity"
+
+
+def test_weaker_promises_are_never_told_in_stronger_words() -> None:
+    assert [level.right for level in LEVELS] == sorted(level.right for level in LEVELS)
+    assert [strength(right).brief for right in (0.5, 0.75, 0.76, 0.95, 0.999, 1.0)] == [
+        LEVELS[place].brief for place in (0, 0, 1, 2, 3, 3)
+    ]
 
 
 def test_column_names_are_text_and_nothing_else(run: Path) -> None:

@@ -110,7 +110,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             status = command.main(arguments, prog_name="hush", standalone_mode=False)
         except TyperException as error:
-            return _complain(error.format_message(), error.exit_code)
+            words = error.format_message()
+            hint = (
+                " Choose one well below 1/records, e.g. 1e-5." if words.startswith("Missing option '--delta'") else ""
+            )
+            return _complain(words + hint, error.exit_code)
         except ValueError as error:
             return _complain(str(error), 2)
         except (ArithmeticError, MemoryError):

@@ -43,7 +43,7 @@ def command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What noise a budget buys, for each batch size and number of epochs: a table and a plot.
+    """What noise a budget buys, for each batch size and number of epochs: a table, and with --output a plot.
 
     Example: hush plan --records 30000 --epsilon 3 --delta 1e-6 --output plan.svg
     """

@@ -92,17 +92,17 @@ def promise(epsilon: str, delta: str, factor: float, run: Run, mechanism: Mechan
     """(epsilon, delta)-DP in words: Pr[outcome] <= e^epsilon Pr'[outcome] + delta."""
     verb = "Replace" if mechanism.neighbours.value.startswith("replace") else "Add or remove"
     records = "one record" if run.group == 1 else f"{run.group} records"
-    known = f" = {up(factor, 4)}" if factor < 1e6 else ""
+    known = f" <= {up(factor, 4)}" if factor < 1e6 else ""
     return f"{verb} any {records}: no outcome becomes more than e^{epsilon}{known} times as likely, plus {delta}."
 
 
 def attacker(errors: Bounds, run: Run) -> str:
-    """The smallest sum of both errors, in words."""
+    """How often one with even odds is right at most, 1 - (smallest sum of both errors)/2, in words."""
     whom = "one record was" if run.group == 1 else f"{run.group} records were"
-    share = down(100 * errors.lower, 4)
+    share = up(min(100.0, 100 - 50 * errors.lower), 4)
     return (
-        f"one who guesses whether {whom} used, knowing everything else, errs at least {share}% of the time, "
-        "false alarms and misses summed (100% is guessing blindly)"
+        f"one who guesses whether {whom} used, knowing everything else, is right at most {share}% of the time, "
+        "where guessing is right 50%"
     )
 
 

@@ -84,7 +84,7 @@ def _public(found: Inspected) -> tuple[list[str], list[Plot]]:
         page.facts_table(words.settings(found)),
         *_survey(found),
         page.heading("Randomness and arithmetic"),
-        page.paragraphs([str(found.written.get("key", "")), words.floating_point(found)]),
+        page.paragraphs([words.randomness(found), words.floating_point(found)]),
         page.heading("What was not private"),
         page.bullets(words.not_private(found)),
         page.heading("Checking it"),
@@ -130,7 +130,7 @@ def _survey(found: Inspected) -> list[str]:
 def _local(found: Inspected) -> tuple[list[str], list[Plot]]:
     seen = read_json(found.folder.local)
     card = read_json(found.folder.card)
-    drawn = figures.local_plots(seen.get("epochs", []), card.get("classes") is not None)
+    drawn = figures.local_plots(seen.get("epochs", []), card.get("classes") is not None, found.unit)
     extra = [
         '<p class="alarm">LOCAL EDITION, NOT FOR RELEASE. The numbers of the next section were computed from the '
         "records without noise. Look at them, but don't publish them and don't choose models or settings by them.</p>",

@@ -80,7 +80,7 @@ def epochs_plot(terms: dict[str, Any], charged: int) -> Plot:
 # Local only
 
 
-def local_plots(epochs: Sequence[dict[str, Any]], classes: bool) -> list[tuple[Plot, str]]:
+def local_plots(epochs: Sequence[dict[str, Any]], classes: bool, unit: str) -> list[tuple[Plot, str]]:
     """Score, loss and gradient norms over the epochs, with captions."""
     found: list[tuple[Plot, str]] = []
     scored = _column(epochs, "score")
@@ -108,13 +108,13 @@ def local_plots(epochs: Sequence[dict[str, Any]], classes: bool) -> list[tuple[P
         floor, top = max(min(low) / 1.5, 1e-12), max(max(high) * 1.5, 1e-11)
         plot = Plot(
             "norms",
-            "Gradient norms of single records by epoch, before clipping.",
+            f"Gradient norms of single {unit}s by epoch, before clipping.",
             _epochs(x),
             Axis("gradient norm", floor, top, log=True),
             (Line("median", x, middle, 0, True),),
             (Band("middle half", x, low, high, 0),),
         )
-        found.append((plot, "Norms of single records' gradients, before clipping."))
+        found.append((plot, f"Norms of single {unit}s' gradients, before clipping."))
     clipped = _column(epochs, "clipped")
     if clipped[0]:
         plot = Plot(

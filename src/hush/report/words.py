@@ -107,6 +107,11 @@ def not_private(found: Inspected) -> list[str]:
     return items
 
 
+def randomness(found: Inspected) -> str:
+    """Where coins and noise come from, by the command's options rather than the library's."""
+    return str(found.written.get("key", "")).replace("secure=True", "the option --secure")
+
+
 def floating_point(found: Inspected) -> str:
     """Which assumptions about the arithmetic the promise rests on."""
     if "AES" in str(found.written.get("key", "")):
