@@ -404,3 +404,12 @@ def test_groups_of_promises_too_large_for_floating_point_are_not_called_small(ep
 def test_a_promise_alone_encloses_its_delta(delta: float) -> None:
     found = Guarantees.of(2.0, delta).delta(5.0)
     assert found.lower <= delta <= found.upper <= delta * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("mu", [3.0, 6.0])
+def test_the_flat_end_of_a_sampled_tradeoff_function_reveals_no_more_than_it_does(mu: float) -> None:
+    sampled = Tradeoff.of(lambda a: gaussian_tradeoff(mu, np.clip(a, 1e-320, 1.0)), points=400)
+    for epsilon in (0.0, 1.0, 8.0, 20.0):
+        found, true = sampled.delta(epsilon), Gaussian(1 / mu).delta(epsilon)
+        assert found.lower <= true.upper
+        assert true.lower <= found.upper

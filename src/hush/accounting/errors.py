@@ -36,6 +36,8 @@ class Lines:
 
     intercepts: Array
     slopes: Array
+    misses: Array
+    """1 - intercepts, to digits of its own: what is left of the type II error at alpha = 0."""
 
     def power(self, alpha: ArrayLike) -> Array:
         levels = np.asarray(alpha, dtype=np.float64)
@@ -50,21 +52,32 @@ class Lines:
         """With the lines of the inverse function added: f made symmetric."""
         positive = self.slopes > 0
         slopes = 1 / self.slopes[positive]
-        intercepts = 1 - (1 - self.intercepts[positive]) * slopes
-        return Lines(np.concatenate([self.intercepts, intercepts]), np.concatenate([self.slopes, slopes]))
+        misses = self.misses[positive] * slopes
+        return Lines(
+            np.concatenate([self.intercepts, 1 - misses]),
+            np.concatenate([self.slopes, slopes]),
+            np.concatenate([self.misses, misses]),
+        )
 
     def vertices(self) -> tuple[Array, Array]:
         """The corners (alpha, power) of the graph from alpha = 0 to 1."""
+        return self.pieces()[:2]
+
+    def pieces(self) -> tuple[Array, Array, Array]:
+        """The corners, and the slopes between them."""
         slopes = np.append(self.slopes, [0.0, 1.0])
         intercepts = np.append(self.intercepts, [1.0, 1.0])
+        misses = np.append(self.misses, [0.0, 0.0])
         order = np.lexsort((intercepts, -slopes))
-        slopes, intercepts = slopes[order], intercepts[order]
+        slopes, intercepts, misses = slopes[order], intercepts[order], misses[order]
         kept: list[int] = []
         starts: list[float] = []
         for k in range(slopes.size):
             meets = 0.0
             while kept:
                 steeper, lower = slopes[kept[-1]] - slopes[k], intercepts[k] - intercepts[kept[-1]]
+                if misses[kept[-1]] < 0.5:  # the difference of what is small keeps its digits
+                    lower = misses[kept[-1]] - misses[k]
                 meets = float(lower / steeper) if steeper > 0 else np.inf
                 if meets > starts[-1]:
                     break
@@ -77,7 +90,7 @@ class Lines:
                 starts.append(meets)
         alpha = np.append(starts, 1.0)
         power = np.append(intercepts[kept] + slopes[kept] * alpha[:-1], 1.0)
-        return alpha, np.minimum(power, 1.0)
+        return alpha, np.minimum(power, 1.0), slopes[kept]
 
 
 def lines_from_curve(epsilons: Array, log_lower: Array, log_upper: Array, least: float = 0.0) -> tuple[Lines, Lines]:
@@ -105,8 +118,9 @@ def lines_from_curve(epsilons: Array, log_lower: Array, log_upper: Array, least:
         corners_y.append(at)
         corners.append(max(value, 0.0))
     # beyond the last epsilon delta is at least that: the steepest line
-    above = Lines(np.concatenate([lower, corners, [least]]), np.concatenate([y, corners_y, [y[-1] * 1.0]]))
-    below = Lines(upper, y)
+    intercepts = np.concatenate([lower, corners, [least]])
+    above = Lines(intercepts, np.concatenate([y, corners_y, [y[-1] * 1.0]]), 1 - intercepts)
+    below = Lines(upper, y, 1 - upper)
     return below.mirrored(), above.mirrored()
 
 
@@ -182,7 +196,8 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
     """
     a, b = np.asarray(alphas, dtype=float), np.asarray(betas, dtype=float)
     slopes = -np.diff(b) / np.diff(a)
-    above = Lines(1 - b[:-1] - slopes * a[:-1], slopes)
+    misses = b[:-1] + slopes * a[:-1]
+    above = Lines(1 - misses, slopes, misses)
     # Extended chords: between points k and k+1 f lies above the chords before and after, which meet in between.  The
     # lower hull of these corners is below f.
     corner_a, corner_b = [0.0], [float(b[0])]
@@ -199,7 +214,8 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
         corner_b.append(float(np.clip(value, 0.0, 1 - at)))
     hull_a, hull_b = _lower_hull(np.append(corner_a, 1.0), np.append(corner_b, 0.0))
     hull_slopes = -np.diff(hull_b) / np.diff(hull_a)
-    extended = Lines(1 - hull_b[:-1] - hull_slopes * hull_a[:-1], hull_slopes)
+    hull_misses = hull_b[:-1] + hull_slopes * hull_a[:-1]
+    extended = Lines(1 - hull_misses, hull_slopes, hull_misses)
     least = atoms_of(extended.mirrored())
     return Enclosed(lower=_moved(atoms_of(above.mirrored()) if chords else least, -1), upper=_moved(least, 1))
 
@@ -236,9 +252,13 @@ def _lower_hull(x: Array, y: Array) -> tuple[Array, Array]:
 
 
 def atoms_of(lines: Lines) -> Atoms:
-    """The finite pair with this concave power curve: Q-mass the step in alpha, P-mass the rise of the power."""
-    alpha, power = lines.vertices()
-    return atoms_of_vertices(alpha, power)
+    """The finite pair with this concave power curve: Q-mass the step in alpha, P-mass the rise of the power.
+
+    Where the curve is flat the rise is slope times step: a difference of powers near 1 would have no digits.
+    """
+    alpha, power, slopes = lines.pieces()
+    q, p = np.diff(alpha), np.diff(power)
+    return _atoms(np.where(slopes < 1, slopes * q, p), q, float(power[0]))
 
 
 def vertices_of_points(losses: Array, logs: Array, infinite: float) -> tuple[Array, Array]:
@@ -250,12 +270,15 @@ def vertices_of_points(losses: Array, logs: Array, infinite: float) -> tuple[Arr
 
 
 def atoms_of_vertices(alpha: Array, power: Array) -> Atoms:
-    q, p = np.diff(alpha), np.diff(power)
+    return _atoms(np.diff(power), np.diff(alpha), float(power[0]))
+
+
+def _atoms(p: Array, q: Array, infinite: float) -> Atoms:
     keep = (q > 0) & (p > 0)
     vanishing = float(q[(q > 0) & ~keep].sum())
     q, p = q[keep], p[keep]
     losses = np.log(p) - np.log(q)
-    return Atoms(tuple(losses.tolist()), tuple(p.tolist()), tuple(q.tolist()), float(max(power[0], 0.0)), vanishing)
+    return Atoms(tuple(losses.tolist()), tuple(p.tolist()), tuple(q.tolist()), max(infinite, 0.0), vanishing)
 
 
 def group_vertices(corners: tuple[Array, Array], size: int, *, upper: bool) -> tuple[Array, Array]:
