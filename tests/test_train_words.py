@@ -107,6 +107,14 @@ def test_a_changed_report_is_noticed_and_one_written_anew_is_not(data: Path) -> 
     assert cli.main(["verify", run]) == 0
 
 
+def test_a_missing_file_is_told_before_the_wait_for_torch() -> None:
+    code = "import sys; from hush.cli import main; print(main(sys.argv[1:]), 'torch' in sys.modules)"
+    asked = ["train", "nowhere.csv", "--target", "y", "--epsilon", "1", "--delta", "1e-5"]
+    done = subprocess.run([sys.executable, "-c", code, *asked], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False"]
+    assert done.stderr == "Error: There is no file or folder nowhere.csv.\n"
+
+
 def test_a_new_ledger_takes_the_budget_of_several_runs(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = data.parent / "all.jsonl"
     shared = ["--ledger", str(ledger), "--epsilon", "1"]

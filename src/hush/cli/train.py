@@ -249,12 +249,14 @@ def command(
     Example: hush train data.csv --target income --epsilon 3 --delta 1e-6
     """
     with told_plainly():
+        from hush.tabular.data import Reading, refuse_missing
+
+        refuse_missing(data)  # before the seconds that it takes to load PyTorch
         from hush.cli.watching import watching
         from hush.runs.beginning import opened
         from hush.runs.folder import Folder
         from hush.runs.recipe import Recipe, default_rate
         from hush.runs.request import Request
-        from hush.tabular.data import Reading
         from hush.tabular.schema import Schema, read_schema
 
         declared = Schema() if schema is None else read_schema(schema)

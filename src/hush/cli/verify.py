@@ -1,4 +1,4 @@
-"""`hush verify`: do a run's ledger, plan and model belong together?"""
+"""`hush verify`: do a run's ledger, plan, model and report belong together?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hush.cli.trouble import told_plainly
 
 
 def command(run: RunArgument) -> int:
-    """Check a run: the ledger's chain and head, that the plan is the registered one, and that the model is its own.
+    """Check a run: the ledger's chain and head, that the plan is the registered one, and model and report its own.
 
     Example: hush verify data-run
     """

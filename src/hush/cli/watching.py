@@ -166,7 +166,8 @@ def _tell(session: Session, last: dict[str, Any], run: Path) -> None:
     print_answer(
         f"epsilon <= {up(session.epsilon(), 4)} at delta = {plan.delta:g}",
         f"{level.brief} for adding or removing one {plan.unit}; hush report {run} explains what that means. "
-        "Another run on the same records costs again; --ledger FILE keeps one budget for all of them.",
+        "Another run on the same records costs again; --ledger FILE with --budget EPSILON keeps one budget "
+        "for all of them.",
         {name: words for name, words in rows.items() if words},
         good=not level.warning,
     )

@@ -124,8 +124,8 @@ class Folder:
     def _how_to_go_on(self) -> str:
         if self.manifest.exists():
             return (
-                "give another --output, and remember that a second run on the same records costs again (--ledger keeps "
-                "one budget for all of them)."
+                "give another --output, and remember that a second run on the same records costs again (--ledger "
+                "with --budget keeps one budget for all of them)."
             )
         if not self.settings.exists():
             return "give another --output."

@@ -101,6 +101,11 @@ class Reading:
             object.__setattr__(self, "pixels", tuple(self.pixels))
 
 
+def refuse_missing(path: Path) -> None:
+    if not path.exists():
+        raise ValueError(f"There is no file or folder {path}.")
+
+
 def read_data(path: Path, how: Reading, labelled: bool = True) -> Data:
     """The records of a CSV, TSV, Parquet or .npz file, or of a folder of images with a subfolder for each class."""
     if path.is_dir():
@@ -108,8 +113,7 @@ def read_data(path: Path, how: Reading, labelled: bool = True) -> Data:
             raise ValueError("A folder of images has no column of users; leave --user-column out.")
         pixels, labels = read_images(path, how.image_size, how.grey, labelled)
         return Data(pixels, labels)
-    if not path.exists():
-        raise ValueError(f"There is no file or folder {path}.")
+    refuse_missing(path)
     if path.suffix.lower() == ".npz":
         return _from_arrays(path, how, labelled)
     if path.suffix.lower() not in (".csv", ".tsv", ".txt", ".parquet", ".pq"):
