@@ -151,7 +151,8 @@ def _refinements(
                 1 if is_short([more for _, more in laws], counts, plan.tilt) else 1 + 4 * math.log(survey.total, 1024)
             )
             points = sum(int(law.index[-1] - law.index[0]) for law in (less, more))
-            masses = sum(_LAW_COST + _MASS_COST * more.index.size for _, more in laws)
+            asked = int(4 * plan.deviation / spacing)  # bins at least, though few of them hold any mass
+            masses = sum(_LAW_COST + _MASS_COST * max(more.index.size, asked) for _, more in laws)
             cost = max(int(stages * len(laws) * points) + masses, _POINTS // 40)
             budget.left -= cost
             yield less, more
