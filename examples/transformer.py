@@ -65,7 +65,7 @@ class Writer(nn.Module):
 def train_privately(text: Tensor, steps: int) -> hush.Private:
     plan = hush.Plan(records=RECORDS, batch=1000, steps=steps, epsilon=EPSILON, delta=DELTA, clip=hush.Normalised())
     model = Writer()
-    private = hush.Private(model, hush.optim.AdamBC(model.parameters(), lr=0.01), plan, average=hush.Average(0.9))
+    private = hush.Private(model, hush.optim.AdamBC(model.parameters(), lr=0.03), plan, average=hush.Average(0.9))
     for (batch,) in private.batches((text,)):
         private.step(model.losses, batch)
     return private
