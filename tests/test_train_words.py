@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -64,6 +65,18 @@ def test_a_delta_above_one_over_the_records_is_flagged_first_and_last_and_on_the
     assert train(data, delta="0.01") == 0
     assert "Delta = 0.01 is above one over the 180 records" in (data.parent / "run/public/report.html").read_text()
     assert "delta = 0.01 is above one over the 180 records" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_number_of_records_that_was_only_counted_is_not_said(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beginning, "_registered", lambda *_: pytest.fail("warned too late"))
+    run = str(data.parent / "run")
+    with pytest.raises(pytest.fail.Exception):
+        cli.main(["train", str(data), "--target", "likes", "-o", run, "--epsilon", "3", "--delta", "0.1"])
+    told = capsys.readouterr().err
+    assert "delta = 0.1 is above one over the number of records" in told
+    assert not re.search(r"\b1[5-9]\d\b|\b200\b", told)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ def watching(read: Callable[[], Opened], run: Path) -> int:
 def _warn(found: Opened) -> None:
     """Before anything is spent, to the owner of the data only: a delta that promises nothing for so many records."""
     train, asked = found.known.train, found.request
-    words = delta_warning(asked.delta, asked.records or len(train.speakers()), asked.unit)
+    units = asked.records or len(train.speakers())
+    words = delta_warning(asked.delta, units, asked.unit, public=asked.records is not None)
     if words and not found.folder.settings.exists():
         print(f"Warning: {words}", file=sys.stderr)
 

@@ -49,13 +49,17 @@ def strength(right: float) -> Strength:
     return next((level for level in LEVELS if right <= level.right), LEVELS[-1])
 
 
-def delta_warning(delta: float, units: int, unit: str) -> str:
-    """Nothing, unless delta allows for publishing some unit outright: below 1/units it doesn't, on average."""
+def delta_warning(delta: float, units: int, unit: str, public: bool = True) -> str:
+    """Nothing, unless delta allows for publishing some unit outright: below 1/units it doesn't, on average.
+
+    A number of units that was counted, rather than declared or released, isn't `public`, and isn't said.
+    """
     if delta * units <= 1:
         return ""
+    many, advice = (f"{units:,} {unit}s", f"{1 / units:.1g}") if public else (f"number of {unit}s", "that")
     return (
-        f"delta = {delta:g} is above one over the {units:,} {unit}s: the promise would allow publishing one of them "
-        f"outright. Choose it well below {1 / units:.1g}."
+        f"delta = {delta:g} is above one over the {many}: the promise would allow publishing one of them outright. "
+        f"Choose it well below {advice}."
     )
 
 
