@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -28,11 +29,42 @@ def unit_roundoff(parameters: Sequence[Tensor]) -> float:
 
 
 def tf32_allowed() -> bool:
-    """Whether products on a GPU may be rounded to TF32; set by the newer switches, the older ones can't be read."""
+    """Whether anything on a GPU may be rounded to TF32."""
+    return tf32_in_products() or tf32_in_convolutions()
+
+
+def tf32_in_products() -> bool:
+    """Whether matrix products on a GPU may be; where PyTorch's newer switches were used, the older can't be read."""
     try:
-        return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+        return bool(torch.backends.cuda.matmul.allow_tf32)
     except RuntimeError:
-        return True
+        return bool(torch.backends.cuda.matmul.fp32_precision != "ieee")
+
+
+def tf32_in_convolutions() -> bool:
+    """Whether convolutions on a GPU may be: PyTorch's default."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return bool(torch.backends.cudnn.conv.fp32_precision != "ieee")  # type: ignore[attr-defined]
+
+
+@contextmanager
+def with_tf32() -> Iterator[None]:
+    """Matrix products in TF32 inside."""
+    matmul: Any = torch.backends.cuda.matmul
+    name: str = "allow_tf32"
+    on: Any = True
+    try:
+        before = matmul.allow_tf32
+    except RuntimeError:
+        name, on = "fp32_precision", "tf32"
+        before = matmul.fp32_precision
+    setattr(matmul, name, on)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
 
 
 def is_compiled(model: nn.Module) -> bool:

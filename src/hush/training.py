@@ -385,8 +385,8 @@ class Private:
         batch = self.plan.batch
         if self.plan.neighbours is not ADD_REMOVE:  # batches of one size
             room = math.ceil(batch)
-        elif batch < 64:  # room for the largest batch would be mostly padding: go in two or three rounds instead
-            room = math.ceil(batch / 2)
+        elif batch < 64:  # room for the largest batch would be mostly padding: one in seven goes in two rounds instead
+            room = math.ceil(batch + math.sqrt(batch))
         else:
             # twice for one batch in forty costs less than more padding for all
             room = 8 * math.ceil((batch + 2 * math.sqrt(batch)) / 8)

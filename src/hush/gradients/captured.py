@@ -20,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from hush.gradients import ghost
 from hush.gradients.engines import ClippedSum, Memory, Task, Weights, count, pick
+from hush.precision import tf32_in_convolutions, tf32_in_products
 
 Run = Callable[[Sequence[Tensor], int, Sequence[float]], list[Tensor]]
 """(the batch's tensors, how many examples they hold, thresholds) to [norms, losses, whether a norm isn't finite, sums]
@@ -65,7 +66,8 @@ def captured_sum(task: Task, memory: Memory, capacity: int, compile: bool) -> Cl
     # a program reads the parameters where they were: others, moved or converted ones, need another
     where = tuple((id(p), p.data_ptr(), p.dtype) for p in parameters)
     shapes = tuple((tuple(x.shape[1:]), x.dtype, x.device) if isinstance(x, Tensor) else x for x in batch)
-    key = (id(losses), id(owner), shapes, where, tuple(map(tuple, task.groups)))
+    switches = tf32_in_products(), tf32_in_convolutions()
+    key = (id(losses), id(owner), shapes, where, tuple(map(tuple, task.groups)), switches)
     program = memory.programs.get(key)
     if program is None or (isinstance(program, NotCapturable) and program.due()):
         sample = tuple(_padded(x[:capacity], capacity) if isinstance(x, Tensor) else x for x in batch)

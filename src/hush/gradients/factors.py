@@ -20,10 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hush.gradients.adding import added, steady, weighted_rows
+from hush.gradients.products import aligned, fitted, hidden, product, rounding_of_scaled, scaled
+from hush.gradients.products import wide as wide
 from hush.rounding import TOGETHER
 
 # Forming costs dim(a) * dim(b) a position, Gram matrices cost T * (dim(a) + dim(b)); a formed gradient also saves the
@@ -49,7 +50,8 @@ class Outer:
 
     a: `[n, groups, T, d_in]`, b: `[n, groups, T, d_out]`; the weight's shape is `[groups * d_out, *]`, `d_in` entries a
     row. `transposed`: the weight is stored as `[d_in, d_out]` instead (`x @ w`). Where a is much larger than what it is
-    made of (a convolution's windows), `compact` is that, and `unfold(compact)` gives a whenever it is needed.
+    made of (a convolution's windows), `compact` is that, and `unfold(compact)` gives a whenever it is needed. `coarse`:
+    its products may be in TF32, whatever others are.
     """
 
     compact: Tensor
@@ -57,6 +59,7 @@ class Outer:
     shape: tuple[int, ...]
     transposed: bool = False
     unfold: Callable[[Tensor], Tensor] | None = None
+    coarse: bool = False
 
     @property
     def a(self) -> Tensor:
@@ -95,22 +98,26 @@ def settle(factors: list[Factor]) -> list[Factor]:
         factors = _joined(factors)
     if len(factors) == 1:
         return [_cheapest(factors[0])]
-    if any(isinstance(factor, Formed) for factor in factors):
-        return [Formed(sum((formed(factor) for factor in factors[1:]), formed(factors[0])))]
-    return factors
+    if len(factors) == 2 and _tied(factors) is not None:
+        return factors
+    return [Formed(sum((formed(factor) for factor in factors[1:]), formed(factors[0])))]
 
 
 def squared_norms(factors: list[Factor]) -> Tensor:
-    """`||sum of the factors||^2` of every example, in float32 or better; at most a rounding error too small."""
-    if len(factors) == 1:
-        return _squared_norm(factors[0])
-    if len(factors) == 2 and all(isinstance(factor, Outer | Rows) for factor in factors):
-        rows, outer = sorted(factors, key=lambda factor: isinstance(factor, Outer))
-        if isinstance(rows, Rows) and isinstance(outer, Outer) and outer.b.shape[1] == 1:
-            cross = _cross(rows, outer) + _hidden_in_cross(rows, outer)
-            return (_squared_norm(rows) + _squared_norm(outer) + 2 * cross).clamp_min(0.0)
-    total = sum((formed(factor) for factor in factors[1:]), formed(factors[0]))
-    return _squared_norm(Formed(total))
+    """`||sum of the factors||^2` of every example, in float32 or better; at most a rounding error too small.
+
+    With what rounding may add when they are scaled (`hush.gradients.products`).
+    """
+    pair = _tied(factors)
+    if pair is None:
+        (factor,) = factors
+        squares, slack = _squares(factor)
+    else:
+        rows, outer = pair
+        of_outer, slack = _squares(outer)
+        cross = _cross(rows, outer) + _hidden_in_cross(rows, outer)
+        squares = (_squares(rows)[0] + of_outer + 2 * cross).clamp_min(0.0)
+    return squares if slack is None else (squares.sqrt() + slack).square()
 
 
 def weighted_sum(factors: list[Factor], weights: Tensor) -> Tensor:
@@ -132,7 +139,7 @@ def formed(factor: Factor) -> Tensor:
         table = values.new_zeros(n * vocabulary, dim)
         table.index_add_(0, (index + offset).flatten(), values.reshape(-1, dim))
         return table.view(n, *factor.shape)
-    pieces = [_product(piece.b.transpose(-1, -2), piece.a) for piece in _pieces(factor)]
+    pieces = [product(piece.b.transpose(-1, -2), piece.a, factor.coarse) for piece in _pieces(factor)]
     grads = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     if factor.transposed:
         grads = grads.transpose(-1, -2)
@@ -185,18 +192,14 @@ def _as_it_lies(x: Tensor, index: Tensor) -> Tensor:
     return x[index] if x.stride(-1) == 1 else x.transpose(-1, -2)[index].transpose(-1, -2)
 
 
-def wide(x: Tensor) -> Tensor:
-    """At least float32: sums and norms in half precision break the bound (11% short, sensitivity 2.8 C)."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
-
-
 def _joined(factors: list[Factor]) -> list[Factor]:
     """Uses of the same kind become one factor with more positions, so their cross terms come by themselves."""
     outers = [factor for factor in factors if isinstance(factor, Outer)]
     rows = [factor for factor in factors if isinstance(factor, Rows)]
     small = [factor for factor in factors if isinstance(factor, Formed)]
     joined: list[Factor] = []
-    if len({(outer.transposed, outer.b.shape[1], outer.compact.dtype, outer.b.dtype) for outer in outers}) == 1:
+    kinds = {(outer.transposed, outer.b.shape[1], outer.compact.dtype, outer.b.dtype, outer.coarse) for outer in outers}
+    if len(kinds) == 1:
         a, b = torch.cat([outer.a for outer in outers], 2), torch.cat([outer.b for outer in outers], 2)
         joined.append(replace(outers[0], compact=a, b=b, unfold=None))
     elif outers:
@@ -221,44 +224,59 @@ def _cheapest(factor: Factor) -> Factor:
     return factor
 
 
-def _squared_norm(factor: Factor) -> Tensor:
+def _tied(factors: list[Factor]) -> tuple[Rows, Outer] | None:
+    """An embedding and a linear layer that share their weight."""
+    if len(factors) == 2:
+        rows, outer = sorted(factors, key=lambda factor: isinstance(factor, Outer))
+        if isinstance(rows, Rows) and isinstance(outer, Outer) and outer.b.shape[1] == 1:
+            return rows, outer
+    return None
+
+
+def _squares(factor: Factor) -> tuple[Tensor, Tensor | None]:
+    """Squared norms, and by how much more than scaled norms the scaled gradients may come out, if they may."""
     if isinstance(factor, Formed):
         flat = wide(factor.grads).reshape(factor.examples, -1)
-        return _dot(flat, flat)
+        return _dot(flat, flat), None
     if isinstance(factor, Rows):
         values, index = _without_padding(factor)
-        gram = _product(values, values.transpose(-1, -2))
+        gram = product(values, values.transpose(-1, -2))
         same = index[:, :, None] == index[:, None, :]
         squares = torch.where(same, gram, 0).sum((1, 2))
         # A row's values may cancel: what rounding hides of the norm, and of the sum, is relative to their magnitudes.
         lengths = gram.diagonal(0, -2, -1).clamp_min(0.0).sqrt()
         sizes = torch.where(same, lengths[:, :, None] * lengths[:, None, :], 0).sum((1, 2))
-        return (squares + _hidden(gram, values.shape[-1], values.shape[1]) * sizes).clamp_min(0.0)
-    pieces = _pieces(factor)
-    return _outer_squares(factor) if len(pieces) == 1 else torch.cat([_outer_squares(piece) for piece in pieces])
+        return (squares + hidden(gram, values.shape[-1], values.shape[1]) * sizes).clamp_min(0.0), None
+    found = [_outer_squares(piece) for piece in _pieces(factor)]
+    squares, sizes = found[0] if len(found) == 1 else [torch.cat(column) for column in zip(*found, strict=True)]
+    share = rounding_of_scaled(factor.b, factor.coarse)
+    return squares, share * sizes if share else None
 
 
-def _outer_squares(factor: Outer) -> Tensor:
-    a, b = factor.a, factor.b
+def _outer_squares(factor: Outer) -> tuple[Tensor, Tensor]:
+    """Squared norms, and `sum_t |a_t| |b_t|`."""
+    a, b = fitted(factor.a, factor.coarse), fitted(factor.b, factor.coarse)
     n, (_, positions, d_in, d_out) = factor.examples, factor.sizes
-    if positions == 1:
+    if positions == 1 or positions * (d_in + d_out) >= d_in * d_out:
         wide_a, wide_b = wide(a), wide(b)
         # squares below the smallest number vanish, though what they are multiplied with may be large
         tiny = torch.finfo(wide_a.dtype).tiny
-        return ((_dot(wide_a, wide_a) + d_in * tiny) * (_dot(wide_b, wide_b) + d_out * tiny)).flatten(1).sum(1)
-    if positions * (d_in + d_out) < d_in * d_out:
-        a, b = _aligned(a), _aligned(b)
-        gram_a, gram_b = _product(a, a.transpose(-1, -2)), _product(b, b.transpose(-1, -2))
-        squares = _dot(gram_a.reshape(n, -1), gram_b.reshape(n, -1))
-        # What rounding may hide where positions cancel: relative to (sum_t |a_t| |b_t|)^2, not to the norm itself.
-        of_a, of_b = (gram.diagonal(0, -2, -1).clamp_min(0.0).sqrt() for gram in (gram_a, gram_b))
-        sizes = (of_a * of_b).flatten(1).sum(1)
-        # squares below the smallest number vanish, though what they are multiplied with may be large
-        least_a, least_b = (math.sqrt(d * torch.finfo(gram_a.dtype).tiny) for d in (d_in, d_out))
-        vanished = (of_a.flatten(1).sum(1) * least_b).square() + (of_b.flatten(1).sum(1) * least_a).square()
-        return (squares + (_hidden(gram_a, d_in, d_out) * sizes) * sizes + vanished).clamp_min(0.0)
-    grads = _product(b.transpose(-1, -2), a).reshape(n, -1)
-    return _dot(grads, grads)
+        each = (_dot(wide_a, wide_a) + d_in * tiny) * (_dot(wide_b, wide_b) + d_out * tiny)
+        sizes = each.sqrt().flatten(1).sum(1)
+        if positions == 1:
+            return each.flatten(1).sum(1), sizes
+        grads = product(b.transpose(-1, -2), a, factor.coarse).reshape(n, -1)
+        return _dot(grads, grads), sizes
+    a, b = aligned(a), aligned(b)
+    gram_a, gram_b = (product(x, x.transpose(-1, -2), factor.coarse) for x in (a, b))
+    squares = _dot(gram_a.reshape(n, -1), gram_b.reshape(n, -1))
+    # What rounding may hide where positions cancel: relative to (sum_t |a_t| |b_t|)^2, not to the norm itself.
+    of_a, of_b = (gram.diagonal(0, -2, -1).clamp_min(0.0).sqrt() for gram in (gram_a, gram_b))
+    sizes = (of_a * of_b).flatten(1).sum(1)
+    # squares below the smallest number vanish, though what they are multiplied with may be large
+    least_a, least_b = (math.sqrt(d * torch.finfo(gram_a.dtype).tiny) for d in (d_in, d_out))
+    vanished = (of_a.flatten(1).sum(1) * least_b).square() + (of_b.flatten(1).sum(1) * least_a).square()
+    return (squares + (hidden(gram_a, d_in, d_out) * sizes) * sizes + vanished).clamp_min(0.0), sizes
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
@@ -269,7 +287,7 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
 def _cross(rows: Rows, outer: Outer) -> Tensor:
     """`<G_rows, G_outer>`: a tied embedding. Row index[t] of `b_s a_s^T` is `b_s[index[t]] a_s`."""
     a, values, picked = _meeting(rows, outer)
-    return (_product(a, values.transpose(-1, -2)) * picked).sum((1, 2))
+    return (product(a, values.transpose(-1, -2)) * picked).sum((1, 2))
 
 
 def _hidden_in_cross(rows: Rows, outer: Outer) -> Tensor:
@@ -277,13 +295,13 @@ def _hidden_in_cross(rows: Rows, outer: Outer) -> Tensor:
     a, values, picked = _meeting(rows, outer)
     of_a, of_values = (torch.linalg.vector_norm(wide(x), dim=-1) for x in (a, values))
     sizes: Tensor = (of_a[:, :, None] * of_values[:, None, :] * picked.abs()).sum((1, 2))
-    return _hidden(sizes, values.shape[-1], values.shape[1]) * sizes
+    return hidden(sizes, values.shape[-1], values.shape[1]) * sizes
 
 
 def _meeting(rows: Rows, outer: Outer) -> tuple[Tensor, Tensor, Tensor]:
     """`a_s`, the rows' values, and `b_s[index[t]]`."""
     values, index = _without_padding(rows)
-    a, b = outer.a[:, 0], outer.b[:, 0]
+    a, b = fitted(outer.a[:, 0], outer.coarse), fitted(outer.b[:, 0], outer.coarse)
     if outer.transposed:
         a, b = b, a
     return a, values, wide(b.gather(2, index[:, None, :].expand(-1, b.shape[1], -1)))
@@ -295,13 +313,15 @@ def _weighted(factor: Factor, weights: Tensor) -> Tensor:
         return weighted_rows(grads.reshape(len(grads), -1), weights).view(grads.shape[1:])
     if isinstance(factor, Rows):
         values, index = _without_padding(factor)
-        values = wide(values) * weights.view(-1, 1, 1)
+        values = values * weights.view(-1, 1, 1)
         dim, dtype = values.shape[-1], values.dtype
         values = values.double() if steady(values) else values
         table: Tensor = torch.ops.aten.embedding_dense_backward(
             values.reshape(-1, dim), index.flatten(), factor.shape[0], -1, False
         )
         return table.to(dtype).view(factor.shape)
+    if not factor.b.is_cuda:
+        factor = replace(factor, b=wide(factor.b))
     if steady(factor.b) and factor.sizes[1] == 1 and factor.unfold is None:
         # one position an example: all in float64 costs no more than adding up many small products
         double = replace(factor, compact=factor.compact.double(), b=factor.b.double())
@@ -320,12 +340,10 @@ def _weighted(factor: Factor, weights: Tensor) -> Tensor:
 
 def _weighted_outer(factor: Outer, weights: Tensor) -> Tensor:
     n, (groups, positions, d_in, d_out) = factor.examples, factor.sizes
-    scaled = wide(factor.b) * weights.view(-1, 1, 1, 1)
-    if factor.b.dtype != torch.float16:  # whose small numbers are rounded by up to their own size
-        scaled = _aligned(scaled.to(factor.b.dtype))
-    a = factor.a.transpose(0, 1).reshape(groups, n * positions, d_in)
-    b = scaled.transpose(0, 1).reshape(groups, n * positions, -1)
-    total = _product(b.transpose(-1, -2), a)[:, :d_out]
+    b = scaled(fitted(factor.b, factor.coarse), weights.view(-1, 1, 1, 1), factor.coarse)
+    a = fitted(factor.a, factor.coarse).transpose(0, 1).reshape(groups, n * positions, d_in)
+    b = b.transpose(0, 1).reshape(groups, n * positions, -1)
+    total = product(b.transpose(-1, -2), a, factor.coarse)[:, :d_out]
     return (total.transpose(-1, -2) if factor.transposed else total).reshape(factor.shape)
 
 
@@ -345,29 +363,6 @@ def _pieces(factor: Outer, together: int | None = None) -> list[Outer]:
 
 
 def _without_padding(rows: Rows) -> tuple[Tensor, Tensor]:
+    """The values as their products see them, in float32 or better, and the rows' numbers."""
     values = torch.where((rows.index >= 0)[..., None], wide(rows.values), 0)
-    return values, rows.index.clamp_min(0)
-
-
-def _aligned(x: Tensor) -> Tensor:
-    """Rows padded with zeros to a multiple of 8: a GPU's half-precision matrix units are slow on others."""
-    short = -x.shape[-1] % 8
-    return F.pad(x, (0, short)) if short and x.is_cuda and x.dtype in (torch.bfloat16, torch.float16) else x
-
-
-def _product(x: Tensor, y: Tensor) -> Tensor:
-    """A batched matrix product whose result is float32 or better, whatever its factors are."""
-    if x.dtype != y.dtype:
-        x, y = wide(x), wide(y)
-    if x.dtype in (torch.float32, torch.float64):
-        return torch.matmul(x, y)
-    if x.is_cuda:
-        lead = x.shape[:-2]
-        x3, y3 = x.reshape(math.prod(lead), *x.shape[-2:]), y.reshape(math.prod(lead), *y.shape[-2:])
-        return torch.bmm(x3, y3, out_dtype=torch.float32).view(*lead, x.shape[-2], y.shape[-1])
-    return torch.matmul(x.float(), y.float())
-
-
-def _hidden(gram: Tensor, d_in: int, d_out: int) -> float:
-    """What rounding may hide of a Gram product: errors of d-term sums grow like sqrt(d) (Higham and Mary 2019)."""
-    return torch.finfo(gram.dtype).eps * (4 + math.sqrt(d_in) + math.sqrt(d_out))
+    return fitted(values, coarse=False), rows.index.clamp_min(0)

@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 
 from hush.gradients.adding import added, weighted_rows
 from hush.gradients.engines import ClippedSum, Losses, Task, one_loss_each, pick
-from hush.gradients.factors import wide
 from hush.gradients.filling import weights_of
+from hush.gradients.products import wide
 from hush.gradients.rules.common import without_speed_warnings
 
 _CHUNK_BYTES = 1 << 30

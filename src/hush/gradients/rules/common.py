@@ -10,8 +10,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from hush.gradients.factors import Formed, wide
+from hush.gradients.factors import Formed
 from hush.gradients.layout import Layout, Order
+from hush.gradients.products import wide
 
 
 class Unfit(Exception):

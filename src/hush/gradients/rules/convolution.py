@@ -18,6 +18,7 @@ from hush.gradients.factors import Outer
 from hush.gradients.layout import Layout
 from hush.gradients.rules.common import cast, hold, summed
 from hush.gradients.tape import Tape
+from hush.precision import tf32_in_convolutions
 
 Sizes = int | Sequence[int]
 
@@ -46,7 +47,8 @@ def _convolution(func: Callable[..., Tensor], dims: int) -> Callable[..., Any]:
             def unfold(x: Tensor) -> Tensor:
                 return _front(layout, windows(x, shape[2:], strides, steps, before, after, groups))
 
-            return Outer(held(), _front(layout, _by_group(grad, groups)), shape, unfold=unfold)
+            b = _front(layout, _by_group(grad, groups))
+            return Outer(held(), b, shape, unfold=unfold, coarse=tf32_in_convolutions())
 
         tape.record(f"conv{dims}d", weight, w, output, factor)
         _record_bias(tape, bias, b, output, dims)
@@ -83,7 +85,8 @@ def _transposed(func: Callable[..., Tensor], dims: int) -> Callable[..., Any]:
             def unfold(dy: Tensor) -> Tensor:
                 return _front(layout, windows(dy, shape[2:], strides, steps, pads, pads, groups, places))
 
-            return Outer(grad, _front(layout, _by_group(x, groups)), shape, unfold=unfold)
+            b = _front(layout, _by_group(x, groups))
+            return Outer(grad, b, shape, unfold=unfold, coarse=tf32_in_convolutions())
 
         tape.record(f"conv_transpose{dims}d", weight, w, output, factor)
         _record_bias(tape, bias, b, output, dims)
