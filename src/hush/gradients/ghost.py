@@ -20,8 +20,9 @@ from hush.gradients.engines import ClippedSum, Groups, Memory, Task, count, one_
 from hush.gradients.factors import Factor, Formed, formed, regroup, settle, squared_norms, weighted_sum
 from hush.gradients.filling import weights_of
 from hush.gradients.layout import Layout
-from hush.gradients.placing import Verdict, must_look, now_and_then, places, structure
+from hush.gradients.placing import must_look, now_and_then, places, structure
 from hush.gradients.plain import per_example
+from hush.gradients.probing import Verdict
 from hush.gradients.rules.common import Unfit, without_speed_warnings
 from hush.gradients.tape import Tape, Use
 
@@ -89,7 +90,7 @@ def _factors(
         return {}, dict.fromkeys(range(len(parameters)), tape.lost)
     uses, n = tape.uses, tape.examples
     key = structure(uses, parameters, n)
-    grads, direct = _backward(values, uses, parameters, keep=must_look(uses, key, memory, tape.moved))
+    grads, direct = _backward(values, uses, parameters, keep=must_look(uses, n, key, memory, tape.moved))
     memory.half |= any(grad is not None and grad.dtype in (torch.bfloat16, torch.float16) for grad in grads)
     layouts = places(values, uses, grads, n, key, memory)
     if Verdict.MIXED in layouts:
