@@ -38,7 +38,7 @@ MIB = 2**20
 Step = Callable[[], None]
 
 
-def stepper(name: str, r: int | None, device: torch.device) -> tuple[Step, Callable[[], Any]]:
+def stepper(name: str, r: int | None, device: torch.device) -> tuple[Step, Callable[[], dict[str, Any]]]:
     """A function that makes a step, plain or with r projections, and one that says how it was made."""
     batch, shape, words = NETWORKS[name]
     torch.manual_seed(0)
@@ -58,7 +58,7 @@ def stepper(name: str, r: int | None, device: torch.device) -> tuple[Step, Calla
         optimiser.step()
 
     if r is None:
-        return plain, lambda: ""
+        return plain, dict
     plan = hush.Plan(
         records=4 * batch, batch=batch, steps=100_000, noise_multiplier=1.0, delta=1e-5, clip=1.0, projections=r
     )
@@ -68,7 +68,7 @@ def stepper(name: str, r: int | None, device: torch.device) -> tuple[Step, Calla
     def step() -> None:
         run.step(losses, *next(batches))
 
-    return step, lambda: run.notes
+    return step, lambda: {"notes": run.notes, "sizes": fitted(run)}
 
 
 def measured(name: str, r: int | None, device: torch.device, seconds: float, look: bool) -> dict[str, Any]:
@@ -83,13 +83,18 @@ def measured(name: str, r: int | None, device: torch.device, seconds: float, loo
     result: dict[str, Any] = {"first_mib": since(before, device)}
     times = [first[-1], *(taken(step, device) for _ in range(max(1, min(20, int(seconds / first[-1])))))]
     result |= {"mib": since(before, device), "seconds": statistics.median(times), "steps": len(first) + len(times) - 1}
-    result["notes"] = notes()
+    result |= notes()
     if look and device.type == "cuda":
         try:
             result["peak"] = at_peak(step, device)
         except Exception as error:  # PyTorch's record of allocations isn't a promised interface
             result["peak"] = f"{type(error).__name__}: {error}"[:200]
     return result
+
+
+def fitted(run: hush.Private) -> dict[str, float]:
+    """MiB that passes over so many examples were found to need, beyond vectors of the parameters' size."""
+    return {f"{what}, {rows}": round(size / MIB, 1) for (what, _, rows), size in run._memory.sizes.items()}
 
 
 def clean(device: torch.device) -> int:

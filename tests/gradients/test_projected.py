@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from allocations import peak
 from scipy import stats
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
@@ -706,13 +707,3 @@ class TestMemory:
         assert self.ratio(encoder, torch.randn(32, 32, 32)) < 1.3
         embedding = nn.Sequential(nn.Embedding(100_000, 16), nn.Flatten(), nn.Linear(64, 3))
         assert self.ratio(embedding, torch.randint(100_000, (32, 4))) < 1.3
-
-
-def peak(function: Callable[[], None]) -> int:
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        function()
-    kineto: Any = profiler.profiler
-    events = [(e.start_ns(), e.nbytes()) for e in kineto.kineto_results.events() if e.name() == "[memory]"]
-    return int(max(np.cumsum([size for _, size in sorted(events)])))

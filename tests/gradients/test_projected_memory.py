@@ -7,16 +7,14 @@ times that in forward mode and 2.5 times with two backward passes, noise and che
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from allocations import peak
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.profiler import ProfilerActivity, profile
 
 import hush
 from hush import noise
@@ -120,15 +118,6 @@ NETWORKS = {  # a network and its batch
     "dropping": (dropping, 128),
     "wide, dropping": (wide_dropping, 512),
 }
-
-
-def peak(function: Callable[[], object]) -> int:
-    """The most bytes allocated at a time; nothing that was allocated before may be freed inside."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        function()
-    kineto: Any = profiler.profiler
-    events = [(e.start_ns(), e.nbytes()) for e in kineto.kineto_results.events() if e.name() == "[memory]"]
-    return int(max(np.cumsum([size for _, size in sorted(events)])))
 
 
 def ratio(net: nn.Module, batch: int, r: int, secure: bool = False, steps: int = 2) -> tuple[float, str]:

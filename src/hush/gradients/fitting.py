@@ -2,12 +2,14 @@
 
 A plain step holds the parameters, their gradients and what the forward pass keeps for the backward pass.  Forward mode
 keeps nothing: k directions hold themselves and, at a time, an operation's values and tangents.  Where those alone are
-too large (few layers, each with much to compute), the batch goes through in parts of some rows.
+too large (few layers, each with much to compute; kernels in float32 where plain training has them in TF32), the batch
+goes through in parts of some rows.
 
-All of it is measured on the first examples of a batch, once for each shape of examples and each power of two that their
-number reaches, so that a resumed run decides the same.  Let f(m) be the most bytes that m examples need at a time.  It
-is a maximum of lines c + m a with c, a >= 0, so f(k m) <= k f(m); what is known to be constant (directions, gradients)
-is left out of that.
+All of it is measured on the first examples of a batch, once for each shape of examples and a few powers of two, so that
+a resumed run decides the same.  Let f(m) be the most bytes that m examples need at a time.  It is a maximum of lines
+c + m a with c, a >= 0, so f(k m) <= k f(m), and the line through two of its values lies below it further on.  A pass is
+measured on a sixteenth of the batch, and on twice as much while that bound is too coarse and twice as much is sure to
+fit.  What is known to be constant (directions, gradients) is left out of f.
 """
 
 from __future__ import annotations
@@ -15,193 +17,276 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hush.gradients import footprint, lean
 from hush.gradients.directional import forward, transposed, vectorised
 from hush.gradients.engines import Directions, Memory, Projected, count, pick
-from hush.gradients.footprint import peak_bytes
+from hush.gradients.owned import add_gradients
 from hush.gradients.repeated import Repeated
 from hush.gradients.unfused import unfused
 
 FORWARD, DOUBLE = 1.25, 2.4
 """Times the memory of plain training: a little less than the 1.3 in forward mode, and 2.5 with two backward passes,
-that it may be, since kernels need memory that isn't seen here."""
-_MOST_AT_ONCE = 16
+that it may be."""
+_MOST_AT_ONCE = 32
 _MOST_PARTS = 64
+_FEW = 16  # of so many examples, one is measured first
+
+Bytes = Callable[[int], float]
+"""What so many examples need at most, beyond vectors of the parameters' size."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """So many directions at once, so many examples at once."""
+    """So many directions at once, so many examples at once, and whether convolutions see their channels last."""
 
     at_once: int
     rows: int
+    last: bool = False
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """Of what the size is asked."""
+class Sizes:
+    """What passes over the first examples of a batch need, measured where it isn't remembered."""
 
     parameters: Sequence[Tensor]
     losses: Repeated
     batch: Sequence[Any]
-    engine: Projected
     memory: Memory
+
+    @property
+    def vector(self) -> int:
+        """Bytes of a vector of the parameters' size."""
+        return max(1, sum(p.numel() * p.element_size() for p in self.parameters))
+
+    @property
+    def known(self) -> int:
+        """The largest power of two that isn't more than there are examples."""
+        return 1 << (count(self.batch).bit_length() - 1)
+
+    def measured(self, what: str, rows: int, bytes_of: Bytes) -> float:
+        shapes = tuple(x.shape[1:] if isinstance(x, Tensor) else None for x in self.batch)
+        key = (what, shapes, rows)
+        if key not in self.memory.sizes:
+            self.memory.sizes[key] = bytes_of(rows)
+        return self.memory.sizes[key]
+
+    def beyond(self, computation: Callable[[], object], vectors: int) -> float:
+        """Bytes that a computation needs beyond so many vectors like the parameters."""
+        return max(0, footprint.peak_bytes(computation, self.parameters[0].device) - vectors * self.vector)
+
+    def backward(self, rows: int) -> float:
+        """The gradient of a sum of losses."""
+
+        def step() -> None:
+            with torch.enable_grad():
+                values = self.losses(*pick(self.batch, slice(0, rows)))
+                if values.requires_grad:
+                    torch.autograd.grad(values, list(self.parameters), torch.ones_like(values), allow_unused=True)
+
+        return self.beyond(step, 1)
+
+
+def plain_bytes(sizes: Sizes) -> float | None:
+    """What plain training of a batch holds at least, or None where it fails; to be asked in the precision it has."""
+    known = sizes.known
+    try:
+        most = sizes.measured("plain", known, sizes.backward)
+        if known > 1 and count(sizes.batch) > known:
+            half = sizes.measured("plain", known // 2, sizes.backward)
+            most += (count(sizes.batch) / known - 1) * 2 * max(0.0, most - half)
+    except Exception:  # whatever it is, it will come up, and be dealt with, where it is computed
+        return None
+    return 2 * sizes.vector + most
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Of what the size is asked.  `plain`: what plain training holds; `held`: what is held beside what is computed."""
+
+    sizes: Sizes
+    engine: Projected
+    plain: float | None
+    held: int = 0
+
+    @property
+    def n(self) -> int:
+        return count(self.sizes.batch)
 
     def forward(self, most: int = _MOST_AT_ONCE) -> Fit:
         """For forward mode, within 1.3 times plain training's memory; `most` directions at once at most.
 
         A batch whose losses are random isn't parted here: all passes of a step must see the same numbers.
         """
-        fit = self._forward(most, self._size)
-        return Fit(fit.at_once, count(self.batch)) if self._random() else fit
+        fit = self._forward(most)
+        return Fit(fit.at_once, self.n, fit.last) if self._random() else fit
 
     def transposed(self) -> int:
         """Rows at once for two backward passes, within 2.5 times plain training's memory; all of random ones."""
-        return count(self.batch) if self._random() else self._transposed(2 * self._size)
+        return self.n if self._random() else self._transposed()
+
+    def backward(self, double: bool) -> Fit:
+        """For the weighted backward pass; after two backward passes there may be more."""
+        fit = self._backward(double)
+        return Fit(1, self.n, fit.last) if self._random() else fit
 
     def rows_of_random(self, double: bool) -> int:
         """How many examples go through all passes of a step together, where their losses are random.
 
         The other parts' sum is beside them, and the backward pass may have to take fused operations apart as well.
         """
-        n = count(self.batch)
-        kind = self._random()
-        if not kind:
-            return n
-        rows = self._transposed(3 * self._size) if double else self._forward(_MOST_AT_ONCE, 2 * self._size).rows
-        if kind > 1:
-            try:
-                room = self._room(DOUBLE if double else FORWARD) - 2 * self._size
-                rows = min(rows, self._rows(room, self._measured("apart", self._apart_bytes)))
-            except Exception:
-                return rows
-        return rows
+        if not self._random():
+            return self.n
+        beside = Fitting(self.sizes, self.engine, self.plain, self.held + self.sizes.vector)
+        rows = beside._transposed() if double else beside._forward(_MOST_AT_ONCE).rows
+        return min(rows, beside._backward(double).rows)
 
     def directions_kept(self) -> int:
         """How many directions may be kept beside two vectors like the parameters."""
-        try:
-            return max(0, int(self._room(DOUBLE) / self._size) - 2)
-        except Exception:
-            return 0
+        return 0 if self.plain is None else max(0, int(self._room(DOUBLE) / self.sizes.vector) - 2)
 
-    def _forward(self, most: int, held: int) -> Fit:
-        n, most = count(self.batch), min(most, self.engine.projections)
-        try:
-            room = self._room(FORWARD) - (held - self._size)
-            one = self._measured("one direction", self._forward_bytes)
-            if most > 1 and 2 * self._size + one * n <= room:
-                two = self._measured("two directions", self._vectorised_bytes)
-                at_once = min(most, int(room / (self._size + two * n / 2)))
-                if at_once > 1:
-                    return Fit(at_once, n)
-        except Exception:  # whatever it is, it will come up, and be dealt with, where it is computed
-            return Fit(1, n)
-        return Fit(1, self._rows(room - self._size, one))
+    def _room(self, times: float) -> float:
+        """What there is beside the parameters, in so many times the memory of plain training."""
+        assert self.plain is not None
+        return times * self.plain - self.sizes.vector - self.held
 
-    def _transposed(self, held: int) -> int:
+    def _forward(self, most: int) -> Fit:
+        most = min(most, self.engine.projections)
+        if self.plain is None:
+            return Fit(1, self.n)
         try:
-            return self._rows(self._room(DOUBLE) - held, self._measured("transposed", self._transposed_bytes))
+            at_once = self._at_once(most, self._room(FORWARD)) if most > 1 else 1
+            if at_once > 1:
+                passes = -(-self.engine.projections // at_once)
+                return Fit(-(-self.engine.projections // passes), self.n)
+            return self._best(self._room(FORWARD) - self.sizes.vector, "one direction", self._forward_bytes)
+        except Exception:  # as above
+            return Fit(1, self.n)
+
+    def _transposed(self) -> int:
+        if self.plain is None:
+            return self.n
+        try:
+            return self._rows(self._room(DOUBLE) - 2 * self.sizes.vector, "transposed", self._transposed_bytes)
         except Exception:
-            return count(self.batch)
+            return self.n
+
+    def _backward(self, double: bool) -> Fit:
+        if self.plain is None:
+            return Fit(1, self.n)
+        apart = self._random() > 1
+        room = self._room(DOUBLE if double else FORWARD) - self.sizes.vector
+        try:
+            if self._rows(room, f"backward {apart}", self._whole_bytes) >= self.n:
+                return Fit(1, self.n)
+            return self._best(room, f"parts backward {apart}", self._part_bytes)
+        except Exception:
+            return Fit(1, self.n)
+
+    def _best(self, room: float, what: str, bytes_of: Callable[[bool, int], float]) -> Fit:
+        """As many rows as there can be, with their channels as they are or last."""
+        fits = []
+        for last in lean.layouts(self.sizes.parameters[0].device):
+            rows = self._rows(room, f"{what}, {last}", partial(bytes_of, last))
+            fits.append(Fit(1, rows, last))
+            if fits[-1].rows >= self.n:
+                break
+        return max(fits, key=lambda fit: fit.rows)
+
+    def _rows(self, room: float, what: str, bytes_of: Bytes) -> int:
+        """How many examples at once fit; all of them where less room than none is left, as parts wouldn't help."""
+        n, known, rows = self.n, self.sizes.known, max(1, self.sizes.known // _FEW)
+        if room <= 0:
+            return n
+        while True:
+            need = self.sizes.measured(what, rows, bytes_of)
+            if need * n <= room * rows:
+                return n
+            if rows >= known or 2 * need > room:
+                return max(-(-n // _MOST_PARTS), int(rows * room / need), 1)
+            rows *= 2
+
+    def _at_once(self, most: int, room: float) -> int:
+        """How many directions fit; what they share was counted for each, so their number is asked about again."""
+        n, vector, known, rows = self.n, self.sizes.vector, self.sizes.known, max(1, self.sizes.known // _FEW)
+        at_once, asked = 1, 2
+        while 2 * vector < room:
+            need = self.sizes.measured(f"{asked} directions", rows, partial(self._vectorised_bytes, asked))
+            possible = min(most, int(room / (vector + need * n / rows / asked)))
+            if possible >= asked:
+                at_once = possible
+            if possible > asked:
+                asked = possible
+            elif possible == asked or asked > 2:
+                return max(1, min(at_once, possible))
+            elif rows < known and 2 * (vector + need) <= room:
+                rows *= 2
+            else:
+                break
+        return at_once
+
+    def _random(self) -> float:
+        """0 where the loss draws no random numbers, 2 where a fused operation that is taken apart does, else 1."""
+        try:
+            return self.sizes.measured("random", max(1, self.sizes.known // _FEW), self._drawn)
+        except Exception:
+            return 0.0
+
+    def _drawn(self, rows: int) -> float:
+        with torch.no_grad(), unfused() as mode:
+            self.sizes.losses(*self._first(rows))
+        return (2.0 if mode.random else 1.0) if self.sizes.losses.drew() else 0.0
+
+    def _whole_bytes(self, rows: int) -> float:
+        if self._random() > 1:
+            with unfused():
+                return self.sizes.backward(rows)
+        return self.sizes.backward(rows)
+
+    def _part_bytes(self, last: bool, rows: int) -> float:
+        parameters = self.sizes.parameters
+
+        def step() -> None:
+            with torch.enable_grad():
+                sums = [torch.zeros_like(p) for p in parameters]
+                values = self.sizes.losses(*self._first(rows))
+                add_gradients(parameters, values, torch.ones_like(values), sums)
+
+        with lean.channels(last):
+            if self._random() > 1:
+                with unfused():
+                    return self.sizes.beyond(step, 1)
+            return self.sizes.beyond(step, 1)
+
+    def _forward_bytes(self, last: bool, rows: int) -> float:
+        given = self.sizes.parameters, self.sizes.losses, self._first(rows), self._directions, range(1)
+        with unfused(), lean.channels(last):
+            return self.sizes.beyond(lambda: forward(*given, rows), 1)
+
+    def _vectorised_bytes(self, at_once: int, rows: int) -> float:
+        given = self.sizes.parameters, self.sizes.losses, self._first(rows), self._directions, range(at_once)
+        with unfused():
+            try:
+                return self.sizes.beyond(lambda: vectorised(*given, at_once, rows), at_once)
+            except Exception:  # it can't be vectorised
+                return math.inf
+
+    def _transposed_bytes(self, rows: int) -> float:
+        def step() -> None:
+            with torch.enable_grad(), unfused():
+                transposed(self.sizes.parameters, self.sizes.losses(*self._first(rows)), self._directions, range(1))
+
+        return self.sizes.beyond(step, 2)
 
     @property
     def _directions(self) -> Directions:
         assert self.engine.directions is not None
         return self.engine.directions
 
-    @property
-    def _size(self) -> int:
-        return max(1, sum(p.numel() * p.element_size() for p in self.parameters))
-
-    @property
-    def _known(self) -> int:
-        """The largest power of two that isn't more than there are examples."""
-        return 1 << (count(self.batch).bit_length() - 1)
-
-    def _measured(self, what: str, bytes_of: Callable[[], float]) -> float:
-        """Bytes an example, beyond directions and gradients of the parameters' size."""
-        shapes = tuple(x.shape[1:] if isinstance(x, Tensor) else None for x in self.batch)
-        key = (what, shapes, self._known)
-        if key not in self.memory.sizes:
-            self.memory.sizes[key] = bytes_of()
-        return self.memory.sizes[key]
-
-    def _room(self, times: float) -> float:
-        """What there is beside the parameters, in so many times the memory of plain training."""
-        each = self._measured("plain", self._plain_bytes)
-        return times * (2 * self._size + each * count(self.batch)) - self._size
-
-    def _rows(self, room: float, each: float) -> int:
-        n = count(self.batch)
-        if each * n <= room or room <= 0:  # or it wouldn't help
-            return n
-        return max(-(-n // _MOST_PARTS), int(room / each), 1)
-
-    def _random(self) -> float:
-        """0 where the loss draws no random numbers, 2 where a fused operation that is taken apart does, else 1."""
-        try:
-            return self._measured("random", self._drawn)
-        except Exception:
-            return 0.0
-
-    def _plain_bytes(self) -> float:
-        return self._backward_bytes(self._known)
-
-    def _apart_bytes(self) -> float:
-        with unfused():
-            return self._backward_bytes(self._few()[1])
-
-    def _backward_bytes(self, rows: int) -> float:
-        part = pick(self.batch, slice(0, rows))
-
-        def step() -> None:
-            with torch.enable_grad():
-                values = self.losses(*part)
-                if values.requires_grad:
-                    torch.autograd.grad(values, list(self.parameters), torch.ones_like(values), allow_unused=True)
-
-        return self._beyond(step, 1, rows)
-
-    def _drawn(self) -> float:
-        with torch.no_grad(), unfused() as mode:
-            self.losses(*self._few()[0])
-        return (2.0 if mode.random else 1.0) if self.losses.drew() else 0.0
-
-    def _forward_bytes(self) -> float:
-        part, few = self._few()
-        with unfused():
-            return self._beyond(
-                lambda: forward(self.parameters, self.losses, part, self._directions, range(1), few), 1, few
-            )
-
-    def _vectorised_bytes(self) -> float:
-        part, few = self._few()
-        with unfused():
-            try:
-                return self._beyond(
-                    lambda: vectorised(self.parameters, self.losses, part, self._directions, range(2), 2, few), 2, few
-                )
-            except Exception:  # it can't be vectorised
-                return math.inf
-
-    def _transposed_bytes(self) -> float:
-        part, few = self._few()
-
-        def step() -> None:
-            with torch.enable_grad(), unfused():
-                transposed(self.parameters, self.losses(*part), self._directions, range(1))
-
-        return self._beyond(step, 2, few)
-
-    def _beyond(self, computation: Callable[[], object], vectors: int, rows: int) -> float:
-        """Bytes an example beyond so many vectors like the parameters."""
-        return max(0, peak_bytes(computation) - vectors * self._size) / rows
-
-    def _few(self) -> tuple[tuple[Any, ...], int]:
-        """So few examples that even several times a plain step's memory each wouldn't matter."""
-        few = max(1, self._known // 16)
-        return pick(self.batch, slice(0, few)), few
+    def _first(self, rows: int) -> tuple[Any, ...]:
+        return pick(self.sizes.batch, slice(0, rows))

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from hush import noise
+from hush.gradients import lean
 from hush.gradients.company import refuse_company
 from hush.gradients.directional import dot, forward, parts, transposed, vectorised
 from hush.gradients.engines import (
@@ -53,8 +54,8 @@ from hush.gradients.engines import (
 )
 from hush.gradients.factors import wide
 from hush.gradients.filling import weights_of
-from hush.gradients.fitting import Fit, Fitting
-from hush.gradients.owned import owned
+from hush.gradients.fitting import Fit, Fitting, Sizes, plain_bytes
+from hush.gradients.owned import add_gradients, owned
 from hush.gradients.placing import now_and_then
 from hush.gradients.plain import gradient_of, members_of
 from hush.gradients.repeated import Repeated
@@ -102,26 +103,35 @@ def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
             "Projected norms need directions; train by Plan(projections=...), or give "
             "Projected(r, gaussian_directions(key, step, parameters))."
         )
-    with torch.compiler.set_stance("force_eager"), full_float32(task.parameters):
-        rows, repeated = count(task.batch), Repeated(task.losses, task.parameters)
-        if task.units is None and engine.at_once is None:
-            rows = Fitting(task.parameters, repeated, task.batch, engine, memory).rows_of_random(double=memory.way > 1)
-            repeated.rewind()
-        first, *others = parts(task.batch, rows)
-        found = _first_that_works(_part_of(task, first, 0), engine, memory, repeated)
-        start = count(first)
-        for part in others:
-            here = _part_of(task, part, start)
-            start += count(part)
-            if here.copies == count(part):
-                break
-            repeated = Repeated(task.losses, task.parameters)  # its random numbers follow those of the part before
-            more = _first_that_works(here, engine, memory, repeated)
-            torch._foreach_add_(found.sums, more.sums)
-            norms, values = torch.cat([found.norms, more.norms]), torch.cat([found.losses, more.losses])
-            found = ClippedSum(found.sums, norms, values, tuple(dict.fromkeys((*found.notes, *more.notes))))
-            del more  # its sums are as large as the parameters
-        return found
+    with torch.compiler.set_stance("force_eager"):
+        repeated = Repeated(task.losses, task.parameters)
+        plain = plain_bytes(Sizes(task.parameters, repeated, task.batch, memory))  # in the precision it would have
+        with full_float32(task.parameters):
+            return _in_parts(task, engine, memory, repeated, plain)
+
+
+def _in_parts(task: Task, engine: Projected, memory: Memory, repeated: Repeated, plain: float | None) -> ClippedSum:
+    """Parts go through all passes where the loss draws random numbers and the whole batch doesn't fit."""
+    sizes, rows = Sizes(task.parameters, repeated, task.batch, memory), count(task.batch)
+    if task.units is None and engine.at_once is None:
+        rows = Fitting(sizes, engine, plain).rows_of_random(double=memory.way > 1)
+    repeated.rewind()
+    first, *others = parts(task.batch, rows)
+    held = sizes.vector if others else 0  # the sum of the other parts
+    found = _first_that_works(_part_of(task, first, 0), engine, memory, repeated, plain, held)
+    start = count(first)
+    for part in others:
+        here = _part_of(task, part, start)
+        start += count(part)
+        if here.copies == count(part):
+            break
+        repeated = Repeated(task.losses, task.parameters)  # its random numbers follow those of the part before
+        more = _first_that_works(here, engine, memory, repeated, plain, held)
+        torch._foreach_add_(found.sums, more.sums)
+        norms, values = torch.cat([found.norms, more.norms]), torch.cat([found.losses, more.losses])
+        found = ClippedSum(found.sums, norms, values, tuple(dict.fromkeys((*found.notes, *more.notes))))
+        del more  # its sums are as large as the parameters
+    return found
 
 
 def _part_of(task: Task, part: Sequence[Any], start: int) -> Task:
@@ -130,23 +140,25 @@ def _part_of(task: Task, part: Sequence[Any], start: int) -> Task:
     return replace(task, batch=part, copies=min(copies, count(part)))
 
 
-def _first_that_works(task: Task, engine: Projected, memory: Memory, repeated: Repeated) -> ClippedSum:
+def _first_that_works(
+    task: Task, engine: Projected, memory: Memory, repeated: Repeated, plain: float | None, held: int
+) -> ClippedSum:
     """By the first way that works; `memory` keeps which."""
     parameters, losses, batch = task.parameters, task.losses, task.batch
     assert engine.directions is not None
     work = _Work(task, parameters, repeated, batch, task.units, engine.projections, engine.directions)
-    sizes = Fitting(parameters, repeated, batch, engine, memory)
+    fitting = Fitting(Sizes(parameters, repeated, batch, memory), engine, plain, held)
     if work.n - task.copies > 1 and now_and_then("company", memory):
         with torch.no_grad():
             refuse_company(losses, batch, one_loss_each(losses(*batch), work.n), last=work.n - task.copies - 1)
         repeated.rewind()
     fit = Fit(1, work.n)
     if memory.way == 0:
-        fit = sizes.forward() if engine.at_once is None else Fit(engine.at_once, work.n)
+        fit = fitting.forward() if engine.at_once is None else Fit(engine.at_once, work.n)
     ways: tuple[tuple[str, Callable[[], _Found]], ...] = (
-        (f"{fit.at_once} directions at once", lambda: _by_forward_mode(work, fit)),
-        ("one direction at a time", lambda: _by_forward_mode(work, sizes.forward(most=1))),
-        ("two backward passes", lambda: _by_two_backward_passes(work, sizes.transposed())),
+        (f"{fit.at_once} directions at once", lambda: _by_forward_mode(work, fit, fitting.backward(False))),
+        ("one direction at a time", lambda: _by_forward_mode(work, fitting.forward(1), fitting.backward(False))),
+        ("two backward passes", lambda: _by_two_backward_passes(work, fitting.transposed(), fitting.backward(True))),
     )
     for k, (name, way) in enumerate(ways):
         if k < memory.way or (k == 0 and fit.at_once == 1):
@@ -164,7 +176,7 @@ def _first_that_works(task: Task, engine: Projected, memory: Memory, repeated: R
                 return found.result(f"projected, {name}{memory.reason}")
             memory.way, memory.reason = k + 1, " (forward and backward derivatives differ)"
         del found  # its sums are as large as the parameters
-    kept = sizes.directions_kept()
+    kept = fitting.directions_kept()
     repeated.rewind()
     return _by_loop(work, losses, kept).result(f"projected, one unit after the other{memory.reason}")
 
@@ -241,39 +253,50 @@ class _Found:
         return ClippedSum(self.sums, self.norms, self.values, (note,))
 
 
-def _by_forward_mode(work: _Work, fit: Fit) -> _Found:
+def _by_forward_mode(work: _Work, fit: Fit, back: Fit) -> _Found:
     given = work.parameters, work.losses, work.batch, work.directions, work.wanted
-    with unfused() as mode, warnings.catch_warnings():
+    with unfused() as mode, lean.channels(fit.last), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # PyTorch's own use of it
         derivatives = vectorised(*given, fit.at_once, fit.rows) if fit.at_once > 1 else forward(*given, fit.rows)
-    return _weighed(work, derivatives, mode.random)
+    return _weighed(work, derivatives, mode.random, back)
 
 
-def _by_two_backward_passes(work: _Work, rows: int) -> _Found:
+def _by_two_backward_passes(work: _Work, rows: int, back: Fit) -> _Found:
     with unfused() as mode:
         if rows >= work.n:  # one graph for all, whose random numbers needn't be repeated
             values = one_loss_each(work.losses(*work.batch), work.n)
             derivatives = transposed(work.parameters, values, work.directions, work.wanted)
-            return _weighed(work, derivatives, mode.random, values)
+            return _weighed(work, derivatives, mode.random, back, values)
         each = []
         for part in parts(work.batch, rows):
             values = one_loss_each(work.losses(*part), count(part))
             each.append(transposed(work.parameters, values, work.directions, work.wanted))
         del values
-    return _weighed(work, torch.cat(each), mode.random)
+    return _weighed(work, torch.cat(each), mode.random, back)
 
 
-def _weighed(work: _Work, derivatives: Tensor, random: bool, values: Tensor | None = None) -> _Found:
+def _weighed(work: _Work, derivatives: Tensor, random: bool, back: Fit, values: Tensor | None = None) -> _Found:
     """The weights by the derivatives, and the sum of the gradients by one backward pass.
 
     Where fused operations were taken apart and drew `random` numbers, they are taken apart here as well.
     """
     norms = work.norms(derivatives)
     weights = weights_of(work.task, norms)
-    if values is None:
-        with unfused() if random else nullcontext():
+    each, checked = work.per_example(weights), derivatives[:, :_CHECKED]
+    if values is not None:
+        return _Found(values.detach(), checked, norms, weights, _backward(work, values, each))
+    with unfused() if random else nullcontext(), lean.channels(back.last):
+        if back.rows >= work.n:
             values = one_loss_each(work.losses(*work.batch), work.n)
-    return _Found(values.detach(), derivatives[:, :_CHECKED], norms, weights, _backward(work, values, weights))
+            return _Found(values.detach(), checked, norms, weights, _backward(work, values, each))
+        sums = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in work.parameters]
+        seen: list[Tensor] = []
+        for part in parts(work.batch, back.rows):
+            values = one_loss_each(work.losses(*part), count(part))
+            start = sum(map(len, seen))
+            add_gradients(work.parameters, values, each[start : start + len(values)].to(values.dtype), sums)
+            seen.append(values.detach())
+        return _Found(torch.cat(seen), checked, norms, weights, sums)
 
 
 def _by_loop(work: _Work, losses: Losses, most: int) -> _Found:
@@ -307,8 +330,9 @@ def _backward(work: _Work, values: Tensor, weights: Tensor) -> list[Tensor]:
     """The gradient of `sum_i w_i loss_i`."""
     if not values.requires_grad:
         return [torch.zeros_like(p) for p in work.parameters]
-    each = work.per_example(weights).to(values.dtype)
-    grads: list[Any] = list(torch.autograd.grad(values, list(work.parameters), each, allow_unused=True))
+    grads: list[Any] = list(
+        torch.autograd.grad(values, list(work.parameters), weights.to(values.dtype), allow_unused=True)
+    )
     for k, p in enumerate(work.parameters):
         grads[k] = (
             torch.zeros_like(p) if grads[k] is None else wide(grads[k].to_dense() if grads[k].is_sparse else grads[k])

@@ -33,6 +33,9 @@ def _gru(fed: Tensor, given: Tensor, h: Tensor, c: Any) -> tuple[Tensor, Any]:
     return new + z * (h - new), None
 
 
+_BLOCKS = 8
+"""Parts of a sequence whose inputs are multiplied by the weights at once: all together, along several directions, would
+be more than all else that is held."""
 _CELLS: dict[Any, Cell] = {
     torch._VF.lstm: _lstm,
     torch._VF.gru: _gru,
@@ -143,6 +146,7 @@ def _layers(
             outputs.append(y)
             last_h.append(h)
             last_c.append(c)
+        del x, y  # nobody else may hold them
         x = torch.cat(outputs, -1)
         if dropout > 0 and training and layer < layers - 1:
             x = F.dropout(x, dropout, True)
@@ -162,16 +166,22 @@ def _layer(
     """One layer in one direction.  A sequence that isn't running (has ended, or not begun) keeps its state."""
     b_in, b_state = (weights[2], weights[3]) if has_biases else (None, None)
     w_out = weights[-1] if len(weights) % 2 == 1 else None
-    fed = list(F.linear(x, weights[0], b_in).split(sizes))
+    most = -(-len(sizes) // _BLOCKS)
+    blocks = [range(k, min(k + most, len(sizes))) for k in range(0, len(sizes), most)]
+    inputs = x.split([sum(sizes[t] for t in block) for block in blocks])
     outputs: list[Tensor] = [h] * len(sizes)
-    for t in reversed(range(len(sizes))) if backwards else range(len(sizes)):
-        size = sizes[t]
-        before = h[:size]
-        memory = None if c is None else c[:size]
-        out, new = cell(fed[t], F.linear(before, weights[1], b_state), before, memory)
-        out = out if w_out is None else F.linear(out, w_out)
-        outputs[t] = out
-        h = out if size == len(h) else torch.cat([out, h[size:]])
-        if c is not None and new is not None:
-            c = new if size == len(c) else torch.cat([new, c[size:]])
+    order = -1 if backwards else 1
+    for block, part in list(zip(blocks, inputs, strict=True))[::order]:
+        fed = F.linear(part, weights[0], b_in).split([sizes[t] for t in block])
+        for t, here in list(zip(block, fed, strict=True))[::order]:
+            size = sizes[t]
+            before = h[:size]
+            memory = None if c is None else c[:size]
+            out, new = cell(here, F.linear(before, weights[1], b_state), before, memory)
+            out = out if w_out is None else F.linear(out, w_out)
+            outputs[t] = out
+            h = out if size == len(h) else torch.cat([out, h[size:]])
+            if c is not None and new is not None:
+                c = new if size == len(c) else torch.cat([new, c[size:]])
+        del fed, here  # before the next block's are there, too
     return torch.cat(outputs), h, c

@@ -1,0 +1,307 @@
+"""How much of a batch, and how many directions, go through at once, where kernels need memory of their own.
+
+No GPU is needed: the meter is replaced by one that sees a workspace as well, in full float32 or in plain training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import hush
+from hush.experiments.networks import network
+from hush.gradients import ClippedSum, Memory, Projected, clipped_sum, footprint, lean, projected
+from hush.gradients.fitting import Sizes, plain_bytes
+from hush.gradients.owned import add_gradients
+from hush.gradients.projected import gaussian_directions
+from hush.keys import Key
+
+MIB = 2**20
+Workspace = Callable[["Kernels"], float]
+
+
+@dataclass
+class Kernels:
+    """What a pretended kernel can see: its precision, its layout and how many examples it is given."""
+
+    full: bool = False
+    last: bool = False
+    examples: int = 0
+    calls: list[tuple[int, bool, bool]] = field(default_factory=list)
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
+    """Precision and layout as a GPU would have them; the loss functions tell the rest."""
+    seen = Kernels()
+
+    @contextmanager
+    def full_float32(_: Any) -> Iterator[None]:
+        seen.full = True
+        try:
+            yield
+        finally:
+            seen.full = False
+
+    real = lean.channels
+
+    @contextmanager
+    def channels(last: bool) -> Iterator[None]:
+        seen.last = last
+        try:
+            with real(last):
+                yield
+        finally:
+            seen.last = False
+
+    monkeypatch.setattr(projected, "full_float32", full_float32)
+    monkeypatch.setattr(lean, "channels", channels)
+    monkeypatch.setattr(lean, "layouts", lambda _: (False, True))
+    return seen
+
+
+def measure_with(monkeypatch: pytest.MonkeyPatch, kernels: Kernels, workspace: Workspace) -> list[float]:
+    """The meter that sees workspaces; what it found is in the list."""
+    counted, found = footprint.peak_bytes, []
+
+    def peak_bytes(computation: Callable[[], object], device: torch.device) -> int:
+        found.append(counted(computation, device) + workspace(kernels))
+        return int(found[-1])
+
+    monkeypatch.setattr(footprint, "peak_bytes", peak_bytes)
+    return found
+
+
+def images() -> nn.Module:
+    layers = [part for _ in range(4) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.Tanh())]
+    return nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), *layers, nn.Flatten(), nn.Linear(8 * 144, 10))
+
+
+def clipped(
+    net: nn.Module, kernels: Kernels, at_once: int | None = None, n: int = 128, r: int = 4
+) -> tuple[ClippedSum, list[tuple[int, bool, bool]]]:
+    """The clipped sum, and what the loss was called with once nothing was measured any more."""
+    torch.manual_seed(1)
+    batch = torch.randn(n, 1, 12, 12), torch.randint(10, (n,))
+    parameters = list(net.parameters())
+
+    def losses(x: Tensor, y: Tensor) -> Tensor:
+        kernels.examples = len(x)
+        kernels.calls.append((len(x), kernels.full, kernels.last))
+        return F.cross_entropy(net(x), y, reduction="none")
+
+    engine, memory = Projected(r, gaussian_directions(Key.from_seed(0), 0, parameters), at_once), Memory()
+
+    def run() -> ClippedSum:
+        groups = [range(len(parameters))]
+        return clipped_sum(parameters, losses, batch, groups=groups, weigh=weigh, engine=engine, memory=memory)
+
+    run(), run()  # measured at the first; examples are asked about each other at both
+    kernels.calls.clear()
+    return run(), list(kernels.calls)
+
+
+def weigh(norms: Tensor) -> Tensor:
+    return (0.5 / norms).clamp_max(1)
+
+
+def assert_same(a: ClippedSum, b: ClippedSum) -> None:
+    torch.testing.assert_close(a.norms, b.norms, rtol=1e-5, atol=0)
+    for x, y in zip(a.sums, b.sums, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_a_batch_whose_float32_kernels_need_too_much_goes_through_in_parts(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    net = images()
+    expected, calls = clipped(net, kernels, at_once=1)
+    assert {size for size, _, _ in calls} == {128}
+    found = measure_with(monkeypatch, kernels, lambda k: 0.2 * MIB * k.examples if k.full else 0)
+    given, calls = clipped(net, kernels)
+    plain, *passes = found
+    assert max(passes) <= 1.25 * plain  # measuring doesn't need more, either
+    sizes = {size for size, _, _ in calls}
+    assert min(sizes) >= 8
+    assert max(sizes) <= 64
+    assert sum(size for size, _, _ in calls) == 5 * 128  # four directions and the sum
+    assert_same(given, expected)
+
+
+def test_kernels_of_a_fixed_size_are_avoided_by_another_layout(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    net = images()
+    expected, _ = clipped(net, kernels, at_once=1)
+    measure_with(monkeypatch, kernels, lambda k: 40 * MIB if k.full and not k.last else 0)
+    given, calls = clipped(net, kernels, r=1)
+    assert [(size, last) for size, _, last in calls] == [(128, True), (128, True)]
+    one, _ = clipped(net, kernels, at_once=1, r=1)
+    assert_same(given, one)
+    assert len(expected.norms) == 128
+
+
+def test_memory_that_only_plain_trainings_kernels_need_is_room_for_several_directions(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(144, 300), nn.Tanh(), nn.Linear(300, 10))
+    alone, _ = clipped(net, kernels, r=12)
+    assert "one direction at a time" in alone.notes[0]
+    measure_with(monkeypatch, kernels, lambda k: 0 if k.full else 0.2 * MIB * k.examples)
+    several, calls = clipped(net, kernels, r=12)
+    assert several.notes == ("projected, 12 directions at once",)
+    assert [size for size, _, _ in calls] == [128, 128]
+    assert_same(several, alone)
+
+
+def test_directions_are_shared_out_evenly_over_the_passes(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(144, 300), nn.Tanh(), nn.Linear(300, 10))
+    measure_with(monkeypatch, kernels, lambda k: 0 if k.full else 4.0 * MIB)
+    several, calls = clipped(net, kernels, r=12)
+    assert several.notes[0] in {f"projected, {k} directions at once" for k in (2, 3, 4, 6)}
+    assert len(calls) == 12 // int(several.notes[0].split()[1]) + 1
+
+
+def test_what_plain_training_needs_is_asked_in_its_own_precision(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    measure_with(monkeypatch, kernels, lambda k: asked.append(k.full) or 0.0)
+    torch.manual_seed(0)
+    clipped(images(), kernels, n=160)
+    assert asked[:2] == [False, False]  # of 128 and of 64
+    assert all(asked[2:])
+
+
+def test_what_plain_training_needs_is_never_overestimated() -> None:
+    layer = nn.Linear(3, 1)
+    sizes = Sizes(list(layer.parameters()), layer, (torch.zeros(250, 3),), Memory())  # type: ignore[arg-type]
+    shapes = (torch.Size([3]),)
+    sizes.memory.sizes |= {("plain", shapes, 128): 700.0, ("plain", shapes, 64): 600.0}
+    assert plain_bytes(sizes) == pytest.approx(2 * 16 + 700 + 100 * (250 - 128) / 64)
+
+
+class Fake:
+    """An allocator's figures, moved by `take` and `give`."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def take(self, size: int) -> None:
+        self.now += size
+        self.most = max(self.most, self.now)
+
+    def reset(self, _: Any = None) -> None:
+        self.most = self.now
+
+
+def test_the_allocators_peak_is_read_and_left_as_a_user_would_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: fake.most)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: fake.now)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", fake.reset)
+
+    def empty(size: int, **_: Any) -> None:
+        fake.take(size)
+        fake.take(-size)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    fake.take(1000)
+    fake.take(-900)
+
+    def computation() -> None:
+        fake.take(30)  # a library's own, kept
+        fake.take(200)
+        fake.take(-200)
+
+    assert footprint.peak_bytes(computation, torch.device("cuda")) == 200
+    assert (fake.now, fake.most) == (130, 1000)
+    assert footprint.peak_bytes(lambda: (fake.take(2000), fake.take(-2000)), torch.device("cuda")) == 2000
+    assert fake.most == 2130
+
+
+def test_gradients_of_parts_are_added_to_their_sum_and_leave_nothing_behind() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Embedding(20, 6, sparse=True), nn.Flatten(), nn.Linear(24, 24), nn.Tanh())
+    twice, unused = nn.Linear(24, 24, bias=False), nn.Parameter(torch.ones(3))
+    parameters = [*net.parameters(), *twice.parameters(), unused]
+    x, weights = torch.randint(20, (8, 4)), torch.rand(8)
+
+    def values(x: Tensor) -> Tensor:
+        return twice(twice(net(x)).tanh()).sum(1)
+
+    expected = torch.autograd.grad(values(x), parameters, weights, allow_unused=True)
+    sums = [torch.zeros_like(p) for p in parameters]
+    for start in (0, 5):
+        part = slice(start, start + 5)
+        add_gradients(parameters, values(x[part]), weights[part], sums)
+    for total, grad in zip(sums, expected, strict=True):
+        dense = torch.zeros_like(total) if grad is None else grad.to_dense()
+        torch.testing.assert_close(total, dense, rtol=1e-5, atol=1e-6)
+    assert all(p.grad is None and not p._backward_hooks for p in parameters)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+class TestOnAGPU:
+    def test_the_allocator_sees_what_is_held_at_a_time(self) -> None:
+        device = torch.device("cuda")
+        torch.empty(200 * MIB, dtype=torch.uint8, device=device)
+        highest = torch.cuda.max_memory_allocated(device)
+
+        def computation() -> None:
+            a = torch.ones(10 * MIB, device=device)
+            (a * 2).sum()
+
+        assert 80 * MIB <= footprint.peak_bytes(computation, device) < 84 * MIB
+        assert torch.cuda.max_memory_allocated(device) == pytest.approx(highest, abs=4 * MIB)
+
+    @pytest.mark.parametrize("name", ["vgg13", "alexnet", "cifar-network", "text-network"])
+    def test_whole_steps_need_at_most_1_3_times_the_memory_of_plain_ones(self, name: str) -> None:
+        batch, device = 64 if name == "alexnet" else 256, torch.device("cuda")
+        shape = {"alexnet": (1, 28, 28), "text-network": (150,)}.get(name, (3, 32, 32))
+        torch.manual_seed(0)
+        net = network(name).to(device)
+        x = torch.randint(8185, (batch, *shape)) if name == "text-network" else torch.randn(batch, *shape)
+        data = x.to(device), torch.randint(2, (batch,), device=device)
+        optimiser = torch.optim.SGD(net.parameters(), lr=0.0)
+
+        def losses(x: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(net(x), y, reduction="none")
+
+        def plain() -> None:
+            for _ in range(2):
+                optimiser.zero_grad()
+                losses(*(part.clone() for part in data)).mean().backward()
+                optimiser.step()
+            optimiser.zero_grad()
+
+        plan = hush.Plan(records=batch, batch=batch, steps=100, noise_multiplier=1.0, delta=1e-5, projections=4)
+        private = hush.Private(net, optimiser, plan, key=Key.from_seed(0))
+
+        def steps() -> None:
+            for given in private.batches(data, steps=2):
+                private.step(losses, *given)
+            optimiser.zero_grad()
+
+        def most(function: Callable[[], None]) -> int:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            function()
+            return torch.cuda.max_memory_allocated(device) - before
+
+        own = sum(p.numel() * p.element_size() for p in net.parameters())
+        plain()
+        assert (most(steps) + own) / (most(plain) + own) <= 1.3
