@@ -8,11 +8,21 @@ import time
 
 import numpy as np
 import pytest
+from scipy.special import log_ndtr, ndtr
 
-from hush.accounting import REPLACE_ONE, Guarantees, Laplace, Mechanism, RandomisedResponse, scattered
-from hush.accounting.losses import Array, LaplacePair, Pair, Poisson, Uniform, randomised_response
+from hush.accounting import (
+    REPLACE_ONE,
+    Gaussian,
+    Guarantees,
+    Laplace,
+    Mechanism,
+    RandomisedResponse,
+    binned,
+    scattered,
+)
+from hush.accounting.losses import Array, GaussianPair, LaplacePair, Pair, Poisson, Uniform, randomised_response
 from hush.accounting.points import sampled_loss
-from hush.accounting.smoothing import FOLDS, Kernel
+from hush.accounting.smoothing import Kernel
 
 KINDS = ("plain", "poisson", "reversed", "uniform")
 
@@ -172,50 +182,152 @@ def test_sampled_losses_keep_their_digits() -> None:
             assert float(sampled_loss(np.array([u]), rate)[0]) == pytest.approx(float(exact), rel=2e-15, abs=0)
 
 
+# Continuous losses among the others
+
+
+def gaussian_delta(mu: float, epsilon: Array) -> Array:
+    return np.asarray(ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu)))
+
+
+@pytest.mark.parametrize("kind", ["poisson", "reversed", "uniform"])
+@pytest.mark.parametrize(
+    ("mu", "rate", "plain", "coin"),
+    [(1.0, 0.1, 0.5, 0.3), (3.0, 1e-3, 0.2, 0.07), (0.05, 0.5, 0.02, 1e-3), (8.0, 1e-6, 0.1, 1.0)],
+)
+def test_a_sampled_gaussian_beside_a_coin_and_a_plain_one_agrees_with_one_integral(
+    kind: str, mu: float, rate: float, plain: float, coin: float
+) -> None:
+    steps: list[tuple[Pair, int]] = [
+        (on_sample(kind, GaussianPair(mu), rate), 1),
+        (GaussianPair(plain), 1),
+        (randomised_response(coin), 1),
+    ]
+    start = mu / 2 if kind == "uniform" else -10.0  # C_p takes the half with losses above 0
+    ends = np.linspace(start, mu + 10, 401)
+    places, weights = np.polynomial.legendre.leggauss(20)
+    x = (ends[:-1, None] + (ends[1] - ends[0]) * (places + 1) / 2).ravel()
+    weight = np.tile(weights * (ends[1] - ends[0]) / 2, 400)
+    q = weight * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
+    loss = np.log1p(rate * np.expm1(mu * x - mu**2 / 2))
+    p = q * np.exp(loss)
+
+    def rest(epsilon: Array) -> Array:
+        heads = 1 / (1 + math.exp(-coin))
+        return heads * gaussian_delta(plain, epsilon - coin) + (1 - heads) * gaussian_delta(plain, epsilon + coin)
+
+    def delta(epsilon: float) -> float:
+        if kind == "reversed":
+            return float(q @ rest(epsilon + loss))
+        total = float(p @ rest(epsilon - loss))
+        if kind == "uniform":
+            total += float(q @ rest(epsilon + loss))
+            total += (1 - float(p.sum() + q.sum())) * float(rest(np.array([epsilon]))[0])
+        return total
+
+    for log_delta in (-2.5, -5.0, -9.0, -14.0):
+        low, high = scattered.epsilon(steps, log_delta, 9e-5)
+        assert high - low <= 1e-4 * high
+        assert low == 0 or delta(low) >= math.exp(log_delta) * (1 - 1e-8)
+        assert delta(high) <= math.exp(log_delta) * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_points_in_bins_agree_with_enumeration(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promises as if they were continuous, each seen through its bins only."""
+    monkeypatch.setattr(scattered, "_FEW", 1)
+    monkeypatch.setattr(binned, "_MANY", 1)
+    generator = np.random.default_rng(seed)
+    listed, steps = [], []
+    for _ in range(5):
+        kind = KINDS[generator.integers(4)]
+        epsilon, rate = float(10 ** generator.uniform(-2, 1)), float(10 ** generator.uniform(-3, 0))
+        delta = float(generator.choice([0.0, 1e-9, 1e-4]))
+        listed.append(outcomes(kind, epsilon, delta, rate))
+        steps.append((on_sample(kind, randomised_response(epsilon, delta), rate), 1))
+    for log_delta in (-1.0, -4.0, -8.0):
+        low, high = scattered.epsilon(steps, log_delta, 9e-4)
+        assert low == 0 or enumerated_delta(listed, low) >= math.exp(log_delta) * (1 - 1e-9)
+        assert math.isinf(high) or enumerated_delta(listed, high) <= math.exp(log_delta) * (1 + 1e-9)
+
+
+MIXED = {
+    "coins and sampled Gaussians": (
+        Gaussian(3.91, REPLACE_ONE).poisson(1.5e-8) * 224339
+        + Guarantees.of(8.2e-4, 1e-9, REPLACE_ONE) * 2916
+        + RandomisedResponse(3.1e-3) * 4477241,
+        1.6e-4,
+        1e-4,
+    ),
+    "deep, sampled Gaussians and Laplace": (
+        Gaussian(0.364).poisson(0.0072) * 55 + Gaussian(0.42).poisson(0.0025) * 108 + Laplace(0.86).poisson(0.21) * 47,
+        1e-71,
+        1e-3,
+    ),
+    "few large losses, deep": (Gaussian(0.3, REPLACE_ONE).poisson(4e-9) * 3, 1e-48, 1e-4),
+    "uniform batches and promises": (
+        Gaussian(2.37).uniform(15, of=10000) * 30 + Laplace(0.65, REPLACE_ONE).poisson(0.2) * 387,
+        8e-55,
+        1e-4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_compositions_have_a_narrow_answer_in_a_second(name: str) -> None:
+    run, delta, width = MIXED[name]
+    began = time.process_time()
+    bounds = run.epsilon(delta)
+    assert time.process_time() - began < 1.0
+    assert 0 < bounds.width <= width * bounds.upper
+
+
 # The kernels
 
 
-def spline(width: float) -> tuple[Array, Array]:
-    """The density of the sum of uniform variables on [0, width], at many points, by convolution."""
-    size = 600
-    box = np.ones(size) / size
-    density = box
-    for _ in range(FOLDS - 1):
-        density = np.convolve(density, box)
-    return (np.arange(density.size) + FOLDS / 2) * width / (FOLDS * size), density
+def averaged(deviation: float, u: Array) -> Array:
+    """E[(1 - e^{-(u - U)})_+] for the Gaussian U with E[e^U] = 1, in closed form."""
+    at = u / deviation
+    return ndtr(at + deviation / 2) - np.exp(-u) * ndtr(at - deviation / 2)
 
 
-@pytest.mark.parametrize("width", [1e-3, 0.1, 1.0, 3.0])
-def test_the_kernels_bound_every_hinge_from_their_own_side(width: float) -> None:
-    u, mass = spline(width)
-    lift = float(mass @ np.exp(u))
-    slope = np.gradient(mass, u)
-    below = mass + (1 - 1 / lift) * slope
-    shift = -math.log(lift)
-    for hinge in np.exp(np.linspace(-width, 2 * width, 61)):
-        exact = max(hinge - 1, 0.0)
-        assert mass @ np.maximum(hinge - np.exp(u + shift), 0) >= exact - 1e-9 * width
-        assert below @ np.maximum(hinge - np.exp(u), 0) <= exact + 2e-5 * width
+@pytest.mark.parametrize("deviation", [1e-3, 0.1, 1.0, 3.0])
+def test_the_kernels_bound_the_payoff_from_their_own_side(deviation: float) -> None:
+    u = deviation * np.linspace(-9, 9, 4001)
+    payoff = np.maximum(-np.expm1(-u), 0.0)
+    density = np.exp(-0.5 * (u / deviation + deviation / 2) ** 2) / (deviation * math.sqrt(2 * math.pi))
+    taken = Kernel(deviation, above=False)._taken
+    rounding = 1e-15 * (1 + np.exp(-u))
+    assert np.all(averaged(deviation, u) >= payoff - rounding)
+    assert np.all(averaged(deviation, u) - taken * density <= payoff + rounding)
+    middle = u.size // 2  # where they touch, so that no smaller tau would do
+    assert averaged(deviation, u)[middle] == pytest.approx(taken * density[middle], rel=1e-9)
 
 
 @pytest.mark.parametrize("above", [True, False])
-@pytest.mark.parametrize("width", [1e-3, 0.5])
-def test_the_kernels_transforms_are_those_of_their_densities(above: bool, width: float) -> None:
-    u, mass = spline(width)
-    lift = float(mass @ np.exp(u))
-    density, places = (mass, u - math.log(lift)) if above else (mass + (1 - 1 / lift) * np.gradient(mass, u), u)
-    nodes = 2.0 + 1j * np.array([0.0, 3.0, 20.0]) / width
-    expected = [density @ np.exp(-s * places) for s in nodes]
-    values, errors = Kernel(width, above).on_line(nodes)
-    np.testing.assert_allclose(values, expected, atol=1e-5)
-    assert np.all(errors < 1e-12)
-    assert math.exp(Kernel(width, above).log_at(2.0)) == pytest.approx(float(values[0].real), rel=1e-12)
+@pytest.mark.parametrize("deviation", [1e-3, 0.5])
+def test_the_kernels_transforms_are_those_of_what_they_average(above: bool, deviation: float) -> None:
+    """The transform of (1 - e^{-u})_+ is 1/(s (s+1)); that of the average is the kernel's times as much."""
+    kernel = Kernel(deviation, above)
+    last = 12 * deviation  # from there on it is 1 - e^{-u}
+    places, weights = np.polynomial.legendre.leggauss(20)
+    u = (np.arange(-120, 120)[:, None] / 10 + (places + 1) / 20).ravel() * deviation
+    density = np.exp(-0.5 * (u / deviation + deviation / 2) ** 2) / (deviation * math.sqrt(2 * math.pi))
+    payoff = averaged(deviation, u) - (0.0 if above else kernel._taken * density)
+    for s in 2.0 + 1j * np.array([0.0, 0.5, 3.0]) / deviation:
+        expected = np.tile(weights * deviation / 20, 240) @ (np.exp(-s * u) * payoff)
+        expected += np.exp(-s * last) / s - np.exp(-(s + 1) * last) / (s + 1)
+        values, errors = kernel.on_line(np.array([s]))
+        found = values[0] / (s * (s + 1))
+        assert abs(expected - found) <= 1e-9 * abs(1 / (s * (s + 1)))
+        assert errors[0] < 1e-12
+    at = kernel.on_line(np.array([0.5 + 0j]))[0][0].real
+    assert math.exp(kernel.log_at(0.5)) == pytest.approx(float(at), rel=1e-12)
 
 
 def test_what_the_kernels_leave_out_is_less_than_their_bound() -> None:
     for above in (True, False):
-        kernel = Kernel(0.2, above)
-        t = np.linspace(300.0, 30_000.0, 400_000)
+        kernel = Kernel(0.02, above)
+        t = np.linspace(200.0, 2000.0, 400_000)
         values, _ = kernel.on_line(1.5 + 1j * t)
         rest = float(np.sum(np.abs(values) / t**2) * (t[1] - t[0]))
-        assert rest <= math.exp(kernel.log_tail(1.5, 300.0))
+        assert 0.3 * math.exp(kernel.log_tail(1.5, 200.0)) <= rest <= math.exp(kernel.log_tail(1.5, 200.0))

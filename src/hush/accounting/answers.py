@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hush.accounting import crossing, lattice, limits, moments, scattered, single, subsampled
+from hush.accounting import crossing, heavy, lattice, limits, moments, scattered, single, subsampled
 from hush.accounting.bounds import Bounds
 from hush.accounting.errors import (
     Array,
@@ -48,6 +48,7 @@ Engine = Callable[[Steps, float, float], tuple[float, float]]
 EPSILON_LIMIT = crossing.EPSILON_LIMIT
 _TINY = 4e-16
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
+_FEW = 12  # epsilons of a curve
 _LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
 
 
@@ -79,21 +80,26 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         upper = min(upper, mechanism.largest_loss * (1 + _TINY))
         return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
     aim = tolerance or _tolerance(mechanism)
-    found = [_epsilon(steps, log_delta, aim) for steps in _directions(mechanism)]
+    found: list[tuple[float, float]] = []
+    for steps in _directions(mechanism):
+        found.append(_epsilon(steps, log_delta, aim))
+        if found[-1][0] >= EPSILON_LIMIT:
+            break  # the other direction changes nothing
     lowest = max(end for end, _ in found)
     highest = min(max(end for _, end in found), mechanism.largest_loss * (1 + _TINY))
     return _ordered((lowest, highest if highest <= EPSILON_LIMIT else math.inf))
 
 
 def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
-    """By the lattice or, where losses lie at points that share none, by these points; by both if one isn't enough."""
+    """By contour integrals or, where all atoms share a lattice, by that; by both if one isn't enough."""
     if surely_beyond(steps, log_delta):
         return EPSILON_LIMIT, math.inf
     engines: list[Engine] = [lattice.epsilon]
+    if log_delta < _NEAR_ONE:
+        contour = heavy.epsilon if heavy.fits(steps) else scattered.epsilon
+        engines.insert(1 if lattice.shares_lattice(steps) else 0, contour)
     if len(steps) == 1 and steps[0][1] == 1:
         engines.insert(0, _single_epsilon)
-    if scattered.fits(steps) and log_delta < _NEAR_ONE:
-        engines.insert(len(engines) if lattice.shares_lattice(steps) else len(engines) - 1, scattered.epsilon)
     low, high = 0.0, math.inf
     for engine in engines:
         found = engine(steps, log_delta, tolerance)
@@ -158,8 +164,8 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
         lower, upper = curve(epsilons)
         if _settled(lower, upper, tolerance):
             return lower, upper
-    if not scattered.fits(steps) or lattice.shares_lattice(steps):
-        return lattice.log_delta(steps, epsilons, tolerance)
+    if lattice.shares_lattice(steps) or (len(epsilons) > _FEW and not scattered.fits(steps)):
+        return lattice.log_delta(steps, epsilons, tolerance)  # one law serves many epsilons
     lower, upper = scattered.log_delta(steps, epsilons, tolerance)
     if _settled(lower, upper, 12 * tolerance):
         return lower, upper

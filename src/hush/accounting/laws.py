@@ -86,7 +86,10 @@ def spread(p: Array, q: Array, nodes: Array) -> tuple[Array, float]:
     """
     inner_p, inner_q = p[1:-1], q[1:-1]
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        low = (np.exp(np.log(inner_q) + nodes[1:]) - inner_p) / np.expm1(np.diff(nodes))
+        # as a product where that stays in range: the exponential of a sum would lose as many units as the sum is large
+        high = nodes[1:]
+        lifted = np.where(high < 600, inner_q * np.exp(np.minimum(high, 600.0)), np.exp(np.log(inner_q) + high))
+        low = (lifted - inner_p) / np.expm1(np.diff(nodes))
     low = np.where((inner_q < UNDERFLOW) | np.isnan(low), 0.0, np.clip(low, 0.0, inner_p))
     masses = np.append(low, 0.0)
     masses[1:] += inner_p - low

@@ -34,7 +34,11 @@ class Scattered(Protocol):
 
     @property
     def largest(self) -> float:
-        """The largest |L|, for the rounding of losses; 0 where there is none."""
+        """The largest |L|."""
+
+    @property
+    def unsure(self) -> float:
+        """How far a loss may be off, in units of 2^-50."""
 
     @property
     def top(self) -> float:
@@ -54,10 +58,16 @@ class Points:
     losses: Array
     logs: Array
     infinite: float = 0.0
+    binned: bool = False
+    """Whether the losses are numbers that were chosen, not known to 2^-50 of themselves."""
 
     @cached_property
     def largest(self) -> float:
         return float(np.abs(self.losses).max())
+
+    @property
+    def unsure(self) -> float:
+        return self.largest if not self.binned or self.largest > 600 else 1.0
 
     @cached_property
     def top(self) -> float:
@@ -111,6 +121,10 @@ class LaplaceLaw:
         return self.mu
 
     @property
+    def unsure(self) -> float:
+        return self.mu
+
+    @property
     def top(self) -> float:
         return self.mu
 
@@ -140,6 +154,10 @@ class GaussianLaw:
     def largest(self) -> float:
         """The loss is unbounded; a change of mu by a factor 1 + e moves epsilon by less than e times this."""
         return self.squared + 40 * math.sqrt(self.squared)
+
+    @property
+    def unsure(self) -> float:
+        return self.largest
 
     def log_mgf(self, orders: Array) -> Array:
         return np.asarray(0.5 * self.squared * orders * (orders + 1))
@@ -228,39 +246,30 @@ def _power(law: Points, count: int, most: int) -> tuple[Array, Array] | None:
     return losses, logs
 
 
-def _points(losses: Array, masses: Array, infinite: float) -> Points:
+def _points(losses: Array, masses: Array, infinite: float, *, binned: bool = False) -> Points:
     kept = masses > 0
     if not kept.any():
-        return Points(np.zeros(1), np.full(1, -745.0), infinite)
-    return Points(losses[kept], np.log(masses[kept]), infinite)
-
-
-def nodes(pair: Pair, centre: float, deviation: float, fineness: float) -> Array:
-    """Edges of bins for a loss that is bounded by its outermost atoms.
-
-    Close together around the centre, in proportion to the distance beyond, and on both sides of every atom.
-    """
-    atoms = np.asarray(pair.atoms)
-    low, high = float(atoms.min()), float(atoms.max())
-    near = math.ceil(4 / fineness)
-    growth = 1 + fineness / 4
-    furthest = max((high - low) / (4 * deviation), 1.0) * growth
-    out = 4 * deviation * growth ** np.arange(1, math.ceil(math.log(furthest) / math.log(growth)) + 1)
-    offsets = np.concatenate([deviation * fineness * np.arange(near + 1), out])
-    places = np.concatenate([centre - offsets, centre + offsets])
-    margin = 1e-10 * np.maximum(np.abs(atoms), 1e-4 * (high - low))
-    inside = places[(places > low) & (places < high)]
-    return np.unique(np.concatenate([inside, atoms - margin, atoms + margin]))
+        return Points(np.zeros(1), np.full(1, -745.0), infinite, binned)
+    return Points(losses[kept], np.log(masses[kept]), infinite, binned)
 
 
 def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
-    """Two finite laws that reveal less and more than the pair, from its bins."""
+    """Two finite laws that reveal less and more than the pair, from its bins.
+
+    The losses of the second are edges, hence exact; those of the first are lowered by more than they may be off.  What
+    is left is the rounding of masses, a few units in the last place: Q-masses that are off by a factor 1 + e move
+    epsilon by e.
+    """
     p, q = pair.masses(edges)
     unsure = doubts(pair, p, q, edges)
     masses, infinite = spread(*unsure.more(p, q), edges)
-    more = _points(edges, masses, max(infinite, pair.infinite) + UNDERFLOW)
+    more = _points(edges, masses, max(infinite, pair.infinite) + UNDERFLOW, binned=True)
     p, q = unsure.less(p, q)
     p[-1] = max(0.0, p[-1] - pair.infinite)
     known = (p > 0) & (q > UNDERFLOW)
-    less = _points(np.log(p[known]) - np.log(q[known]), p[known], pair.infinite)
-    return less, more
+    p, q = p[known], q[known]
+    near = np.abs(p - q) < 0.5 * q
+    losses = np.where(near, np.log1p(np.where(near, p - q, 0.0) / q), np.log(p) - np.log(q))
+    losses -= 2.0**-50 * (np.abs(losses) + np.where(near, 0.0, np.abs(np.log(q)) + np.abs(np.log(p))))
+    losses = np.minimum(losses, edges[-1])  # what lies beyond would rule the moments
+    return _points(losses, p, pair.infinite, binned=True), more

@@ -10,24 +10,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from hush.accounting import crossing
+from hush.accounting.binned import enclosing_laws, is_open
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.line import Line, alias_free_spacing, chernoff_points
-from hush.accounting.losses import Array, LaplacePair, Pair, Poisson, Reversed, Uniform
-from hush.accounting.points import GaussianLaw, Points, Scattered, enclosing, exact, nodes, product
+from hush.accounting.losses import Array, Pair
+from hush.accounting.points import GaussianLaw, Points, Scattered, exact, product
 from hush.accounting.smoothing import Kernel, width_for
+from hush.accounting.survey import Survey
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
 
 Steps = Sequence[tuple[Pair, int]]
 Laws = Sequence[tuple[Scattered, int]]
 
 _UNIT = 2.0**-50
-_TERMS = 60_000_000  # products of a point and a node in one answer, about half a second
+_TERMS = 120_000_000  # products of a point and a node in one answer, about half a second
+_SEARCH = 2000  # what finding a root on a line costs for each node, in such products
 _NEGLIGIBLE = 1e-3  # of the width asked for
-_ROUGH = 0.25
 _LINES = 12  # for a whole curve
 _FEW = 20_000  # points of a sum that are worth enumerating
 
@@ -51,7 +54,7 @@ class Side:
     @property
     def doubt(self) -> tuple[float, float]:
         """What the rounding of losses and of masses may do to epsilon and to log delta."""
-        shift = 4 * _UNIT * sum(count * law.largest for law, count in self.laws)
+        shift = 4 * _UNIT * sum(count * law.unsure for law, count in self.laws)
         return shift, 4 * _UNIT * sum(count for _, count in self.laws) + 1e-12
 
     def log_mgf(self, orders: Array) -> Array:
@@ -146,13 +149,8 @@ def _with_leak(log_delta: Array, leak: float) -> Array:
 
 
 def fits(steps: Steps) -> bool:
-    """Whether this engine knows the transform of every step."""
-    return all(exact(pair) is not None or _is_sampled_laplace(pair) for pair, _ in steps)
-
-
-def _is_sampled_laplace(pair: Pair) -> bool:
-    base = pair.pair if isinstance(pair, Reversed) else pair
-    return isinstance(base, Poisson | Uniform) and isinstance(base.inner, LaplacePair)
+    """Whether every step has few points or a closed form."""
+    return not any(is_open(pair) for pair, _ in steps)
 
 
 @np.errstate(all="ignore")
@@ -161,23 +159,27 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
     known = _enumerated(steps)
     if known is not None:
         return certified_root(known, 1.0, log_delta)
-    less, more = _sides(steps, None, 0.0, _ROUGH)
+    task = Task.of(steps)
+    start = task.guess(log_delta)
+    c = task.saddle(start, log_delta)
+    less, more = task.sides(start, log_delta, c, _allowed(4 * tolerance, c, start))
     low, high = 0.0, math.inf
     if less.infinite * (1 - less.doubt[1]) > math.exp(log_delta):
         return EPSILON_LIMIT, high
     rest = -math.expm1(math.log(max(more.infinite, 1e-300)) - log_delta)
     if rest <= 0:
         return low, high
-    c, guess = _saddle(more, log_delta + math.log(rest), None)
+    finite = log_delta + math.log(rest)
+    c, guess = _saddle(more, finite, None)
     if guess > 0.9 * EPSILON_LIMIT and _log_delta(steps, np.array([EPSILON_LIMIT]), tolerance)[0][0] > log_delta:
         return EPSILON_LIMIT, high
     if c * guess < 1 and _log_delta(steps, np.zeros(1), tolerance)[1][0] <= log_delta:
         return 0.0, 0.0
-    fineness, share, left = 2.0 * math.sqrt(tolerance), 0.25, _TERMS
+    share, left = 0.25, _TERMS
     aimed, rounds = 0, 0
     while rounds < 6:
-        c = min(c, 3 / (tolerance * guess))
-        less, more = _sides(steps, more, c, fineness)
+        c, guess = min(c, 3 / (tolerance * guess)), min(guess, EPSILON_LIMIT)
+        less, more = task.sides(guess, log_delta, c, _allowed(share * tolerance, c, guess))
         curve, cost = _curve(less, more, c, guess, share * tolerance * guess * c, left)
         left -= cost
         if curve is None:
@@ -185,21 +187,31 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
         below, above = (float(side[0]) for side in curve(np.array([guess])))
         low = max(low, guess) if below >= log_delta else low
         high = min(high, guess) if above <= log_delta else high
-        short = 0.5 * (below + above) - log_delta
+        short = 0.5 * (below + above) - log_delta if math.isfinite(below) else above - log_delta
         if abs(short) > 2 and aimed < 6 and math.isfinite(short):  # the saddle point was far off: aim again
             aimed += 1
-            guess = min(max(guess + short / c, guess / 3, 1.0001 * low), 3 * guess, 0.9999 * high)
-            c, _ = _saddle(more, None, guess)
+            c, found_there = _saddle(more, finite, None)
+            if aimed > 2 or abs(found_there / guess - 1) < 1e-3:
+                guess = min(max(guess + short / c, guess / 3, 1.0001 * low), 3 * guess, 0.9999 * high)
+                c, _ = _saddle(more, None, guess)
+            else:
+                guess = min(max(found_there, 1.0001 * low), 0.9999 * high)
             continue
         rounds += 1
         found = certified_root(curve, guess, log_delta)
         low, high = max(low, found[0]), min(high, found[1])
         if low >= EPSILON_LIMIT or high - low <= tolerance * high < math.inf:
             break
-        share, fineness = share / 3, fineness / 1.5
+        wanted = tolerance * guess * c
+        share *= min(max(0.5 * wanted / max(above - below, wanted), 0.02), 1 / 3)
         if low > 0 and high < math.inf:
             guess = 0.5 * (low + high)
     return min(low, high), high
+
+
+def _allowed(tolerance: float, c: float, epsilon: float) -> float:
+    """How much variance bins may add: it changes the log-MGF by c (c + 1)/2 times that, and epsilon by that over c."""
+    return 2 * tolerance * epsilon / (1 + c)
 
 
 @np.errstate(all="ignore")
@@ -213,12 +225,15 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
     if known is not None:
         return known(epsilons)
     lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
-    _, rough = _sides(steps, None, 0.0, _ROUGH)
+    task = Task.of(steps)
     for part in np.array_split(np.arange(epsilons.size), min(epsilons.size, _LINES)):
         middle = float(epsilons[part[len(part) // 2]])
+        size = task.rough(middle)
+        c = task.saddle(middle, size)
+        _, rough = task.sides(middle, size, c, _allowed(4 * tolerance, c, max(middle, 1e-3)))
         c, _ = _saddle(rough, None, middle)
-        less, more = _sides(steps, rough, c, 2.0 * math.sqrt(tolerance))
         for change in 0.25 * tolerance * max(1.0, c * middle) * np.array([1.0, 8.0, 64.0]):
+            less, more = task.sides(middle, size, c, 2 * float(change) / (c * (c + 1)))
             curve, _ = _curve(less, more, c, middle, float(change), _TERMS)
             if curve is not None:
                 low, high = curve(epsilons[part])
@@ -248,35 +263,53 @@ def _enumerated(steps: Steps) -> crossing.Curve | None:
     return curve
 
 
-def _sides(steps: Steps, rough: Side | None, c: float, fineness: float) -> tuple[Side, Side]:
-    """Laws that reveal less and more, with bins where a law is continuous, and all Gaussians as one."""
-    less: list[tuple[Scattered, int]] = []
-    more: list[tuple[Scattered, int]] = []
-    squared = sum(count * law.squared for pair, count in steps if isinstance(law := exact(pair), GaussianLaw))
-    if squared > 0:
-        less.append((GaussianLaw(squared), 1))
-        more.append((GaussianLaw(squared), 1))
-    tilted = None if rough is None else rough.cumulants(np.array([c]))
-    total = sum(count for _, count in steps)
-    for pair, count in steps:
-        law = exact(pair)
-        if isinstance(law, GaussianLaw):
-            continue
-        if law is not None:
-            less.append((law, count))
-            more.append((law, count))
-            continue
-        atoms = np.asarray(pair.atoms)
-        centre, deviation = float(atoms.mean()), float(np.ptp(atoms)) / 4
-        if tilted is not None:
-            deviation = math.sqrt(max(float(tilted[2][0]), 1e-300) / total)
-            _, coarse = enclosing(pair, nodes(pair, centre, float(np.ptp(atoms)) / 4, 0.1))
-            weights = np.exp(c * coarse.losses + coarse.logs - coarse.log_mgf(np.array([c])))
-            centre = float(weights @ coarse.losses)
-        below, above = enclosing(pair, nodes(pair, centre, max(deviation, 1e-3 * float(np.ptp(atoms))), fineness))
-        less.append((below, count))
-        more.append((above, count))
-    return Side(tuple(less), above=False), Side(tuple(more), above=True)
+@dataclass(frozen=True)
+class Task:
+    """A composition: its Gaussians as one, what has a law of its own, and what must be cut into bins."""
+
+    gaussian: float
+    closed: tuple[tuple[Scattered, int], ...]
+    open: tuple[tuple[Pair, int], ...]
+    steps: tuple[tuple[Pair, int], ...]
+
+    @staticmethod
+    def of(steps: Steps) -> Task:
+        laws = [(exact(pair), count) for pair, count in steps]
+        squared = sum(count * law.squared for law, count in laws if isinstance(law, GaussianLaw))
+        is_cut = [is_open(pair) for pair, _ in steps]
+        closed = [
+            (law, count)
+            for (law, count), cut in zip(laws, is_cut, strict=True)
+            if law is not None and not cut and not isinstance(law, GaussianLaw)
+        ]
+        cut = [step for step, needed in zip(steps, is_cut, strict=True) if needed]
+        return Task(squared, tuple(closed), tuple(cut), tuple(steps))
+
+    @cached_property
+    def survey(self) -> Survey:
+        return Survey(self.steps)
+
+    def guess(self, log_delta: float) -> float:
+        return self.survey.guess(log_delta) if self.open else 0.0
+
+    def saddle(self, epsilon: float, log_delta: float) -> float:
+        """Roughly the tilt that suits an epsilon where delta is about so large."""
+        return self.survey.saddle(epsilon, log_delta) if self.open else 1.0
+
+    def rough(self, epsilon: float) -> float:
+        """Roughly log delta at an epsilon."""
+        return self.survey.plan_at(epsilon)[1] if self.open else 0.0
+
+    def sides(self, epsilon: float, log_delta: float, tilt: float, variance: float) -> tuple[Side, Side]:
+        """Laws that reveal less and more, sharp near an epsilon where delta is about so large."""
+        whole: list[tuple[Scattered, int]] = [(GaussianLaw(self.gaussian), 1)] if self.gaussian > 0 else []
+        whole += self.closed
+        less, more = whole, whole
+        if self.open:
+            low, high, _ = self.survey.window(epsilon, log_delta)
+            below, above = enclosing_laws(self.open, low, high, tilt, variance)
+            less, more = whole + below, whole + above
+        return Side(tuple(less), above=False), Side(tuple(more), above=True)
 
 
 def _saddle(side: Side, log_delta: float | None, epsilon: float | None) -> tuple[float, float]:
@@ -309,6 +342,7 @@ def _curve(less: Side, more: Side, c: float, epsilon: float, log_change: float, 
         scale = 1 / (c * (c + 1) * math.sqrt(2 * math.pi * (max(variance, 0.0) + c**-2 + (c + 1) ** -2)))
         size = _NEGLIGIBLE * min(log_change, 1.0) * scale
         points = sum(law.losses.size if isinstance(law, Points) else 4 for law, _ in side.laws) + 10 * len(side.laws)
+        points += _SEARCH
         line = side.line(c, epsilon, kernel, size, gaussian, max(terms - cost, 0) // points)
         if line is None:
             return None, cost

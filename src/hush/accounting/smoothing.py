@@ -1,96 +1,84 @@
 """Curves averaged over a little of epsilon, from above and from below, so that contour integrals end soon.
 
 Where losses lie at points, moment generating functions don't decay along vertical lines, and delta(epsilon) has kinks.
-An average over epsilon decays for them.  With K the density of a sum of m uniform variables, spread over a width w,
-K^(s) = E[e^{-sU}] falls like |s|^-m.  As a function of y = e^eps delta is convex and falls, so
+An average over epsilon decays for them.  With h(u) = (1 - e^{-u})_+, delta(eps) = E_P[h(L - eps)].  Let U be Gaussian
+with deviation d and mean -d^2/2, so that E[e^U] = 1, K its density, and S(u) = E[h(u - U)].  Then
 
-    delta(eps) <= E[delta(eps + U)]      if E[e^U] = 1 (Jensen): K around 0, moved by -log E[e^U];
+    S - tau K  <=  h  <=  S        with  tau = S(0)/K(0) = d (2 Phi(d/2) - 1)/phi(d/2).
 
-    delta(eps) >= integral of delta(eps + u) (K + b K')(u) du   if K lives on [0, w] and b = 1 - 1/E[e^U].
+The upper bound is Jensen's inequality: delta as it would be with one more Gaussian release, of mu = d.  For the lower
+one let u >= 0.  Then S(u) - h(u) = E[(e^{U-u} - 1)_+] is the integral of (e^t - 1) K(u + t) over t > 0; over K(u) it
+falls as u rises, because K is log-concave.  For u <= 0 it is the integral of (1 - e^{-t}) K(u - t), and over K(u) it
+rises with u.  So (S - h)/K is largest at u = 0.
 
-For the second it is enough to look at delta = (Y - y)_+, of which all others are mixtures: with y = 1 the right-hand
-side, as a function of Y, has the second derivative (K + b K') (up to a positive factor), which is first positive, then
-negative, since K is log-concave.  It begins at 0 with slope 0 and ends as Y - 1, because b makes it so.  On the concave
-part the slope is at least 1, and what ends on the line Y - 1 lies below it; on the convex part it lies below the chord
-between two points that do.
-
-Both are off by the second order of w.
+On a vertical line the averages multiply the integrand by E[e^{-sU}] = exp(d^2 s(s+1)/2), and the second one by 1 - tau
+s(s+1) as well, since h'' + h' is a unit mass at 0, hence S'' + S' = K.  Both change delta by the second order of d.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex
 
-FOLDS = 8
-
 
 @dataclass(frozen=True)
 class Kernel:
-    """One of the two averages, of width w."""
+    """One of the two averages, of deviation d."""
 
-    width: float
+    deviation: float
     above: bool
 
-    @property
-    def _log_lift(self) -> float:
-        """log E[e^U] of K around 0."""
-        return FOLDS * _log_sinhc(self.width / (2 * FOLDS))
-
-    @property
-    def _slope(self) -> float:
-        """b, or 0."""
-        return 0.0 if self.above else -math.expm1(-self._log_lift - self.width / 2)
-
-    @property
-    def _shift(self) -> float:
-        """Where the middle of K lies."""
-        return -self._log_lift if self.above else self.width / 2
+    @cached_property
+    def _taken(self) -> float:
+        """tau, rounded up, or 0."""
+        d = self.deviation
+        if self.above:
+            return 0.0
+        if d > 30:
+            return math.inf
+        density = math.exp(-d * d / 8) / math.sqrt(2 * math.pi)
+        return d * math.erf(d / math.sqrt(8)) / density * (1 + 1e-12)
 
     def log_at(self, c: float) -> float:
-        """log of the transform at real c, above -1/b: what the average does to a curve that falls like e^{-c eps}."""
-        return FOLDS * _log_sinhc(c * self.width / (2 * FOLDS)) - c * self._shift + math.log1p(self._slope * c)
+        """log of the transform at real c: what the average does to a curve that falls like e^{-c eps}."""
+        rest = 1 - self._taken * c * (c + 1)
+        return 0.5 * self.deviation**2 * c * (c + 1) + math.log(rest) if rest > 0 else -math.inf
 
     def on_line(self, nodes: Complex) -> tuple[Complex, Array]:
-        """The transform at s, and bounds on its rounding errors.
-
-        sinh(z)/z of modulus at most cosh(Re z)/max(|z|, ...) is good to 16 u (1 + |z|) of that, its 8th power to 8
-        times as much and the multiplications; the factor e^{-s shift} to 4 u (1 + |s shift|).
-        """
-        z = nodes * (self.width / (2 * FOLDS))
-        part = np.where(np.abs(z) > 1e-8, np.sinh(z) / np.where(np.abs(z) > 1e-8, z, 1.0), 1.0)
-        rest = np.exp(-nodes * self._shift) * (1 + self._slope * nodes)
-        size = np.minimum(1.0, 1 / np.maximum(np.abs(z), 1e-300)) * np.cosh(z.real)
-        doubt = UNIT_ROUNDOFF * (FOLDS * (24 + 16 * np.abs(z)) + 16 + 4 * np.abs(nodes * self._shift))
-        return np.asarray(part**FOLDS * rest), np.asarray(doubt * size**FOLDS * np.abs(rest))
+        """The transform at s, and bounds on its rounding errors: 4 u of each number in an exponent, 16 of a factor."""
+        quadratic = nodes * (nodes + 1)
+        exponents = 0.5 * self.deviation**2 * quadratic
+        whole = np.exp(exponents)
+        doubt = UNIT_ROUNDOFF * (32 + 8 * self.deviation**2 * np.abs(nodes) * (np.abs(nodes) + 1))
+        errors = np.abs(whole) * (1 + self._taken * np.abs(quadratic)) * doubt
+        return np.asarray(whole * (1 - self._taken * quadratic)), np.asarray(errors)
 
     def log_tail(self, c: float, height: float) -> float:
-        """log of a bound on the integral of |transform|/t^2 over t > height, on the line Re s = c."""
-        size = FOLDS * math.log(math.cosh(c * self.width / (2 * FOLDS)) * 2 * FOLDS / (self.width * height))
-        # |1 + b s| <= 1 + b (|c| + t), which over t is largest at the beginning
-        return size - c * self._shift + math.log1p(self._slope * (abs(c) + height)) - math.log(height * FOLDS)
+        """log of a bound on the integral of |transform|/t^2 over t > height, on the line Re s = c.
+
+        |1 - tau s(s+1)|/t^2 is at most (1 + tau (|c| + t)(|c| + 1 + t))/t^2, which falls with t, and the integral of
+        exp(-d^2 t^2/2) beyond T is at most exp(-d^2 T^2/2)/(d^2 T).
+        """
+        square = self.deviation**2
+        factor = (1 + self._taken * (abs(c) + height) * (abs(c) + 1 + height)) / (square * height**3)
+        return 0.5 * square * (c * (c + 1) - height**2) + math.log(factor)
 
     @property
     def reach(self) -> tuple[float, float]:
-        """How far away the curve counts, and the total weight with which it does."""
-        # K is at most FOLDS/w, it rises and falls once
-        return 2 * self.width, 1 + 2 * self._slope * FOLDS / self.width
+        """How far away the curve counts, and the weight with which it does: aliases are those of delta itself.
 
-
-def _log_sinhc(x: float) -> float:
-    """log(sinh(x)/x), to about 1e-15."""
-    x = abs(x)
-    if x < 0.03:
-        return x * x / 6 * (1 - x * x / 30 + x**4 * 8 / 5040)
-    return x + math.log(-math.expm1(-2 * x) / (2 * x))
+        For the average from below is nowhere above delta, and that from above has positive aliases.
+        """
+        return 0.0, 1.0
 
 
 def width_for(c: float, log_change: float, above: bool) -> float:
-    """The widest kernel that changes a curve falling like e^{-c eps} by no more than a factor exp(log_change)."""
+    """The largest deviation that changes a curve falling like e^{-c eps} by no more than a factor exp(log_change)."""
     low, high = 1e-12 / c, 8.0 / c
     for _ in range(60):
         middle = math.sqrt(low * high)

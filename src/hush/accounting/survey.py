@@ -76,15 +76,7 @@ class Survey:
         Losses so rare that they can't matter are cut off, and so are those beyond any doubt above epsilon: else they
         would rule the moments.
         """
-        rare_low, rare_high = self._quantiles(log_delta - _RARE)
-        low, high = rare_low, min(rare_high, abs(epsilon) + _MARGIN)
-        for _ in range(2):
-            width = 8 * self._moments(0.0, low, high)[1] * math.sqrt(self.total)
-            low, high = max(rare_low, -_DEPTH - width), min(rare_high, abs(epsilon) + _MARGIN + width)
-        scale = max(width / 8, 1e-12)
-        tilts = np.append(0.0, np.geomspace(1e-3 / (scale + abs(epsilon)), 1e3 / scale, 60))
-        exponents = self._log_mgf(tilts, low, high) - tilts * epsilon
-        exponents[1:] += tilts[1:] * np.log(tilts[1:] / (1 + tilts[1:])) - np.log1p(tilts[1:])
+        low, high, tilts, exponents = self._chernoff(epsilon, log_delta)
         best = float(exponents.min())
         # The smallest tilt that leaves the transform's rounding errors far below delta keeps heavy tails out of the
         # window.
@@ -92,6 +84,28 @@ class Survey:
         plan = replace(self.plan_tilt(tilt, low, high), epsilon=epsilon)
         beyond = float(self.counts @ self.masses[:, self.nodes > high].sum(axis=1)) + self.infinite
         return plan, float(np.logaddexp(best, math.log(max(beyond, 1e-300))))
+
+    def saddle(self, epsilon: float, log_delta: float) -> float:
+        """The tilt with the best of Chernoff's bounds."""
+        _, _, tilts, exponents = self._chernoff(epsilon, log_delta)
+        return float(tilts[1 + np.argmin(exponents[1:])])
+
+    def window(self, epsilon: float, log_delta: float) -> tuple[float, float, float]:
+        """Cut-offs, and roughly the deviation of the total."""
+        rare_low, rare_high = self._quantiles(log_delta - _RARE)
+        low, high = rare_low, min(rare_high, abs(epsilon) + _MARGIN)
+        for _ in range(2):
+            width = 8 * self._moments(0.0, low, high)[1] * math.sqrt(self.total)
+            low, high = max(rare_low, -_DEPTH - width), min(rare_high, abs(epsilon) + _MARGIN + width)
+        return low, high, max(width / 8, 1e-12)
+
+    def _chernoff(self, epsilon: float, log_delta: float) -> tuple[float, float, Array, Array]:
+        """Cut-offs, tilts, and the logarithms of Chernoff's bounds at these."""
+        low, high, scale = self.window(epsilon, log_delta)
+        tilts = np.append(0.0, np.geomspace(1e-3 / (scale + abs(epsilon)), 1e3 / scale, 60))
+        exponents = self._log_mgf(tilts, low, high) - tilts * epsilon
+        exponents[1:] += tilts[1:] * np.log(tilts[1:] / (1 + tilts[1:])) - np.log1p(tilts[1:])
+        return low, high, tilts, exponents
 
     def plan_at(self, epsilon: float) -> tuple[Plan, float]:
         """The same where nothing is known of delta: try sizes."""
