@@ -61,7 +61,6 @@ from hush.gradients.plain import gradient_of, members_of
 from hush.gradients.repeated import Repeated
 from hush.gradients.unfused import unfused
 from hush.keys import Key
-from hush.precision import tf32_allowed
 
 _HALF = (torch.float16, torch.bfloat16)
 _PIECE, _PIECE_ON_CPU = 1 << 18, 1 << 14  # where the pieces' sizes don't change the numbers
@@ -187,7 +186,7 @@ def full_float32(parameters: Sequence[Tensor]) -> Iterator[None]:
 
     PyTorch has older and newer switches; where the newer ones were used, the older can't be read.
     """
-    if not any(p.is_cuda for p in parameters) or not tf32_allowed():
+    if not any(p.is_cuda for p in parameters):
         yield
         return
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
