@@ -64,6 +64,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     monkeypatch.setattr(projected, "full_float32", full_float32)
     monkeypatch.setattr(lean, "channels", channels)
     monkeypatch.setattr(lean, "layouts", lambda _: (False, True))
+    monkeypatch.setattr(footprint, "sees_kernels", lambda _: True)
     return seen
 
 
@@ -148,6 +149,24 @@ def test_kernels_of_a_fixed_size_are_avoided_by_another_layout(
     one, _ = clipped(net, kernels, at_once=1, r=1)
     assert_same(given, one)
     assert len(expected.norms) == 128
+
+
+def test_kernels_that_only_large_batches_have_are_seen(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net = images()
+    measure_with(monkeypatch, kernels, lambda k: 40 * MIB if k.full and k.examples > 32 else 0)
+    _, calls = clipped(net, kernels)
+    assert {size for size, _, _ in calls} == {32}
+
+
+def test_directions_at_once_are_fewer_where_large_batches_have_other_kernels(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(144, 300), nn.Tanh(), nn.Linear(300, 10))
+    measure_with(monkeypatch, kernels, lambda k: 10 * MIB if not k.full else 9 * MIB * (k.examples > 64))
+    several, _ = clipped(net, kernels, r=12)
+    assert several.notes[0] in {f"projected, {k} directions at once" for k in (2, 3, 4, 6)}
 
 
 def test_memory_that_only_plain_trainings_kernels_need_is_room_for_several_directions(

@@ -9,7 +9,8 @@ All of it is measured on the first examples of a batch, once for each shape of e
 a resumed run decides the same.  Let f(m) be the most bytes that m examples need at a time.  It is a maximum of lines
 c + m a with c, a >= 0, so f(k m) <= k f(m), and the line through two of its values lies below it further on.  A pass is
 measured on a sixteenth of the batch, and on twice as much while that bound is too coarse and twice as much is sure to
-fit.  What is known to be constant (directions, gradients) is left out of f.
+fit.  What is known to be constant (directions, gradients) is left out of f.  A GPU's libraries choose other kernels for
+other sizes, so there what should fit as a whole is measured as a whole.
 """
 
 from __future__ import annotations
@@ -203,13 +204,23 @@ class Fitting:
         n, known, rows = self.n, self.sizes.known, max(1, self.sizes.known // _FEW)
         if room <= 0:
             return n
-        while True:
-            need = self.sizes.measured(what, rows, bytes_of)
-            if need * n <= room * rows:
+
+        def need(rows: int) -> float:
+            return self.sizes.measured(what, rows, bytes_of)
+
+        while rows < known:
+            all_fit = need(rows) * n <= room * rows
+            if all_fit and not self._kernels:
                 return n
-            if rows >= known or 2 * need > room:
-                return max(-(-n // _MOST_PARTS), int(rows * room / need), 1)
-            rows *= 2
+            if not all_fit and 2 * need(rows) > room:
+                break
+            following = known if all_fit else 2 * rows
+            while need(following) > room and following > 2 * rows:
+                following //= 2
+            if need(following) > room:  # other kernels than those of fewer examples
+                return rows
+            rows = following
+        return n if need(rows) * n <= room * rows else max(-(-n // _MOST_PARTS), int(rows * room / need(rows)), 1)
 
     def _at_once(self, most: int, room: float) -> int:
         """How many directions fit; what they share was counted for each, so their number is asked about again."""
@@ -223,12 +234,23 @@ class Fitting:
             if possible > asked:
                 asked = possible
             elif possible == asked or asked > 2:
-                return max(1, min(at_once, possible))
+                at_once = max(1, min(at_once, possible))
+                break
             elif rows < known and 2 * (vector + need) <= room:
                 rows *= 2
             else:
                 break
-        return at_once
+        while at_once > 1 and self._kernels:  # those of the whole batch may be others
+            need = self.sizes.measured(f"{at_once} directions", known, partial(self._vectorised_bytes, at_once))
+            possible = int(room / (vector + need * n / known / at_once))
+            if possible >= at_once:
+                break
+            at_once = possible
+        return max(1, at_once)
+
+    @property
+    def _kernels(self) -> bool:
+        return footprint.sees_kernels(self.sizes.parameters[0].device)
 
     def _random(self) -> float:
         """0 where the loss draws no random numbers, 2 where a fused operation that is taken apart does, else 1."""

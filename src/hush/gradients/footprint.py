@@ -22,6 +22,11 @@ def peak_bytes(computation: Callable[[], object], device: torch.device) -> int:
     return _allocated(computation, device) if device.type == "cuda" else _counted(computation)
 
 
+def sees_kernels(device: torch.device) -> bool:
+    """Whether what kernels need for themselves is seen."""
+    return device.type == "cuda"
+
+
 def _allocated(computation: Callable[[], object], device: torch.device) -> int:
     """As the allocator of a GPU saw it; its peak stays what a user would read without this question.
 
