@@ -27,9 +27,10 @@ from hush.gradients.products import aligned, fitted, hidden, product, rounding_o
 from hush.gradients.products import wide as wide
 from hush.rounding import TOGETHER
 
-# Forming costs dim(a) * dim(b) a position, Gram matrices cost T * (dim(a) + dim(b)); a formed gradient also saves the
-# second matrix product, and each Gram matrix is written and read once more.
-_FORMED_BONUS = 2.0
+# Forming a gradient costs dim(a) * dim(b) a position and saves the second matrix product; Gram matrices cost
+# T * (dim(a) + dim(b)), and each is written and read once more. So forming costs less up to twice the factors' memory,
+# but it may take no more than they do on a GPU, and little more on a CPU.
+_ROOM_ON_GPU, _ROOM_ON_CPU = 1.0, 1.2
 _UNFOLDED_ON_GPU, _UNFOLDED_ON_CPU = 1 << 27, 1 << 24  # bytes of windows at a time
 
 
@@ -98,7 +99,8 @@ def settle(factors: list[Factor]) -> list[Factor]:
         factors = _joined(factors)
     if len(factors) == 1:
         return [_cheapest(factors[0])]
-    if len(factors) == 2 and _tied(factors) is not None:
+    pair = _tied(factors)
+    if pair is not None and isinstance(_cheapest(pair[1]), Outer):
         return factors
     return [Formed(sum((formed(factor) for factor in factors[1:]), formed(factors[0])))]
 
@@ -218,10 +220,12 @@ def _cheapest(factor: Factor) -> Factor:
     _, positions, d_in, d_out = factor.sizes
     if positions == 1:
         return factor
-    affordable = d_in * d_out <= positions * (d_in + d_out)  # holding it takes no more memory than its factors
-    if affordable and d_in * d_out <= _FORMED_BONUS * positions * (d_in + d_out):
-        return Formed(formed(factor))
-    return factor
+    return Formed(formed(factor)) if worth_forming(positions, d_in, d_out, factor.b) else factor
+
+
+def worth_forming(positions: int, d_in: int, d_out: int, like: Tensor) -> bool:
+    """Whether gradients of a layer with several positions are written out, whatever the batch's size."""
+    return d_in * d_out <= (_ROOM_ON_GPU if like.is_cuda else _ROOM_ON_CPU) * positions * (d_in + d_out)
 
 
 def _tied(factors: list[Factor]) -> tuple[Rows, Outer] | None:
@@ -257,16 +261,12 @@ def _outer_squares(factor: Outer) -> tuple[Tensor, Tensor]:
     """Squared norms, and `sum_t |a_t| |b_t|`."""
     a, b = fitted(factor.a, factor.coarse), fitted(factor.b, factor.coarse)
     n, (_, positions, d_in, d_out) = factor.examples, factor.sizes
-    if positions == 1 or positions * (d_in + d_out) >= d_in * d_out:
+    if positions == 1:
         wide_a, wide_b = wide(a), wide(b)
         # squares below the smallest number vanish, though what they are multiplied with may be large
         tiny = torch.finfo(wide_a.dtype).tiny
         each = (_dot(wide_a, wide_a) + d_in * tiny) * (_dot(wide_b, wide_b) + d_out * tiny)
-        sizes = each.sqrt().flatten(1).sum(1)
-        if positions == 1:
-            return each.flatten(1).sum(1), sizes
-        grads = product(b.transpose(-1, -2), a, factor.coarse).reshape(n, -1)
-        return _dot(grads, grads), sizes
+        return each.flatten(1).sum(1), each.sqrt().flatten(1).sum(1)
     a, b = aligned(a), aligned(b)
     gram_a, gram_b = (product(x, x.transpose(-1, -2), factor.coarse) for x in (a, b))
     squares = _dot(gram_a.reshape(n, -1), gram_b.reshape(n, -1))

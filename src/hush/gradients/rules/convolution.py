@@ -7,6 +7,7 @@ gradient swap roles.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hush.gradients.factors import Outer
+from hush.gradients.factors import Outer, worth_forming
 from hush.gradients.layout import Layout
 from hush.gradients.rules.common import cast, hold, summed
 from hush.gradients.tape import Tape
@@ -44,10 +45,12 @@ def _convolution(func: Callable[..., Tensor], dims: int) -> Callable[..., Any]:
         held = hold(input)
 
         def factor(layout: Layout, grad: Tensor) -> Outer:
-            def unfold(x: Tensor) -> Tensor:
-                return _front(layout, windows(x, shape[2:], strides, steps, before, after, groups))
-
             b = _front(layout, _by_group(grad, groups))
+            apart = worth_forming(b.shape[2], math.prod(shape[1:]), b.shape[3], b)
+
+            def unfold(x: Tensor) -> Tensor:
+                return _front(layout, windows(x, shape[2:], strides, steps, before, after, groups, apart=apart))
+
             return Outer(held(), b, shape, unfold=unfold, coarse=tf32_in_convolutions())
 
         tape.record(f"conv{dims}d", weight, w, output, factor)
@@ -104,11 +107,13 @@ def windows(
     after: Sequence[int],
     groups: int,
     most: tuple[int, ...] | None = None,
+    apart: bool = False,
 ) -> Tensor:
     """`[N, groups, positions, channels / groups * kernel]`: what the kernel sees at every position.
 
     At most `most` positions a dimension. Taken as strided views and copied once, on a CPU with the positions in a row
-    in memory, which is ten times faster there; `F.unfold` costs ten times the step on a GPU.
+    in memory, which is ten times faster there; `F.unfold` costs ten times the step on a GPU. `apart`: each example is
+    multiplied by itself.
     """
     dims = len(kernel)
     pads = [size for k in reversed(range(dims)) for size in (before[k], after[k])]
@@ -124,7 +129,7 @@ def windows(
     spatial, inner = range(3, 3 + dims), range(3 + dims, 3 + 2 * dims)
     if x.is_cuda:
         return x.permute(0, 1, *spatial, 2, *inner).flatten(2 + dims).flatten(2, 1 + dims)
-    if groups > 1:
+    if groups > 1 or apart:
         return x.permute(0, 1, 2, *inner, *spatial).flatten(2, 2 + dims).flatten(3).transpose(2, 3)
     # all examples' positions in a row, too: a weighted sum over both is one product of this as it lies
     return x.permute(1, 2, *inner, 0, *spatial).flatten(1, 1 + dims).flatten(3).permute(2, 0, 3, 1)
