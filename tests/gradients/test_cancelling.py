@@ -57,6 +57,21 @@ class TestOnThisDevice:
             assert largest_share(Outer(a, b, (size, size))) <= 1 + 1e-4
 
 
+@pytest.mark.parametrize(("positions", "dim", "words"), [(4, 2, 2), (8, 4, 4), (64, 16, 10), (4, 16, 60)])
+def test_a_tied_embedding_whose_positions_cancel_stays_within_the_threshold(
+    positions: int, dim: int, words: int
+) -> None:
+    source = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        a = torch.randn(1, 1, 1, dim, generator=source).expand(1, 1, positions, dim)
+        b = torch.randn(1, 1, positions // 2, words, generator=source) * 1e6
+        b = torch.cat([b, -b * (1 + 1e-7 * torch.randn(1, 1, positions // 2, 1, generator=source))], 2)
+        padding = Rows(torch.full((1, positions), -1), torch.zeros(1, positions, dim), (words, dim))
+        pair = settle([Outer(a, b, (words, dim)), padding])
+        weight = 1 / squared_norms(pair).sqrt()
+        assert float(weighted_sum(pair, weight).double().norm()) <= 1 + 1e-5
+
+
 def truncated(x: Tensor) -> Tensor:
     return (x.view(torch.int32) & -(1 << 13)).view(torch.float32)
 
