@@ -29,8 +29,9 @@ def unit_roundoff(parameters: Sequence[Tensor]) -> float:
 
 
 def tf32_allowed() -> bool:
-    """Whether anything on a GPU may be rounded to TF32."""
-    return tf32_in_products() or tf32_in_convolutions()
+    """Whether anything on a GPU may be rounded to TF32; recurrent layers have a switch of their own by now."""
+    recurrent = getattr(torch.backends.cudnn, "rnn", None)
+    return tf32_in_products() or tf32_in_convolutions() or getattr(recurrent, "fp32_precision", "ieee") == "tf32"
 
 
 def tf32_in_products() -> bool:
