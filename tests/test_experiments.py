@@ -56,6 +56,7 @@ CASES = {
     "factorisation": (architectures.factorisation(6, 5, 3), None, 0, half_squared_error),
     "text network": (architectures.text_network(words=5, width=4), 7, None, cross_entropy),
     "averaged embeddings": (architectures.word_network(words=5, width=4), 12, None, cross_entropy),
+    "weighted words": (architectures.weighted_words(6, "root"), (2, 4, 1, 9), None, cross_entropy),
     "neural factorisation": (architectures.neural_factorisation(6, 5, classes=10), None, None, cross_entropy),
 }
 
@@ -535,6 +536,22 @@ def test_reproduce_lists_and_refuses_unknown_names(capsys):
     assert all(name in listed for name in read_all(FOLDER))  # whole, in 80 columns too
     assert main(["reproduce", "nonsense", "--experiments", str(FOLDER)]) == 2
     assert "There is no experiment" in capsys.readouterr().err
+
+
+def test_reproduce_that_is_interrupted_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    folder = _tiny(tmp_path)
+    monkeypatch.setattr(runner, "run_rows", interrupted)
+    assert main(["reproduce", "tiny", "--experiments", str(folder), "--data-dir", str(tmp_path)]) == 130
+    assert "run it again to go on" in capsys.readouterr().err
+
+
+def test_a_row_says_its_score_beside_the_papers_and_its_epsilon():
+    row = Row("r", "mnist", "hidden-100", 256, paper={"accuracy": 95.0, "epsilon": 2.0})
+    said = runner._in_words(row, {"mean": 94.7, "deviation": 0.19, "epsilon": 1.6696})
+    assert said == "accuracy 94.7% +- 0.19 (the paper: 95%), certified epsilon 1.67"
 
 
 def test_reproduce_without_data_says_so_in_a_sentence(tmp_path, capsys, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +51,12 @@ def command(
     for name in wanted:
         if name not in known:
             raise ValueError(f"There is no experiment {name!r}; the names are {', '.join(known)}.")
-    _run([known[name] for name in wanted], experiments, data_dir, device, quick, seeds, limit, page, again, search)
+    chosen = [known[name] for name in wanted]
+    try:
+        _run(chosen, experiments, data_dir, device, quick, seeds, limit, page, again, search)
+    except KeyboardInterrupt:
+        print("\nStopped. Rows that were done are kept; run it again to go on.", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def _list(known: dict) -> None:  # type: ignore[type-arg]
@@ -90,8 +96,8 @@ def _run(
     deadline = math.inf if limit is None else time.monotonic() + limit
     for experiment in wanted:
         if experiment.account is not None:
-            print(f"{experiment.name}: accounting", flush=True)
-            runner.run_account(experiment, experiments / "results", images)
+            print(f"{experiment.name}: {experiment.title}", flush=True)
+            print(f"  {runner.run_account(experiment, experiments / 'results', images)}", flush=True)
     write(experiments, page)
     training = [experiment for experiment in wanted if experiment.rows]
     finished = True
@@ -99,6 +105,8 @@ def _run(
         import torch
 
         folders(data_dir)  # says at once where data are missing; the accounts are done
+        if quick:
+            print(f"\n{runner.QUICK}\n", flush=True)
         for experiment in training:
             finished = finished and runner.run_rows(
                 experiment,

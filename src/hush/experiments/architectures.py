@@ -16,12 +16,36 @@ def _weights(name: str, inputs: int, outputs: int, gain: float = 1.0) -> dict[st
     return {name: ((inputs, outputs), gain / math.sqrt(inputs)), name + ".bias": ((outputs,), 0.0)}
 
 
-def linear(inputs: int, classes: int, bias: bool = True) -> Model:
+def linear(inputs: int, classes: int) -> Model:
     """Softmax regression from zero; augmented copies (S, B, A, ...) give logits (S, B, A, C)."""
     shapes = _weights("out", inputs, classes, gain=0.0)
-    if not bias:
-        del shapes["out.bias"]
     return Model(shapes, lambda tape, p, x: tape.affine("out", p, x.flatten(3)))
+
+
+WEIGHTINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "even": lambda rank: (rank > 0).float(),
+    "fourth-root": lambda rank: rank**0.25,
+    "root": torch.sqrt,
+    "rank": lambda rank: rank,
+}
+"""Weights of words by their public rank: rarer words say more."""
+
+
+def weighted_words(words: int, weighting: str) -> Model:
+    """Logistic regression, without a bias, on which of the `words` most frequent words occur (S, B, 1, 10,000).
+
+    Words are weighted by their rank and a text is scaled to length one.  The first three numbers aren't words.
+    """
+    shapes: dict[str, tuple[tuple[int, ...], float]] = {"out": ((words, 2), 0.0)}
+
+    def forward(tape: Tape, p: Parameters, x: Tensor) -> Tensor:
+        seen = x[:1] if x.stride(0) == 0 else x  # what all models see is prepared once
+        weights = WEIGHTINGS[weighting](torch.arange(words, device=x.device).sub(3).clamp_min(0).float())
+        each = seen[..., :words] * weights.to(p["out"].dtype)
+        unit = each / torch.linalg.vector_norm(each, dim=3, keepdim=True).clamp_min(1e-6)
+        return tape.affine("out", p, unit.expand(len(x), -1, -1, -1))
+
+    return Model(shapes, forward)
 
 
 def multilayer(sizes: tuple[int, ...]) -> Model:

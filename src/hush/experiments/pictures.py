@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from hush.accounting import Gaussian, Mechanism
-from hush.experiments.accounts.found import BLUE, GREEN, GREY, ORANGE, panels, save
+from hush.experiments.accounts.found import BLUE, GREEN, GREY, ORANGE, panels, plain_numbers, save, whole_epochs
 from hush.experiments.rows import Experiment, Row
 
 Scores = dict[str, dict[str, Any]]
@@ -49,7 +49,8 @@ def accuracy_over_epochs(experiment: Experiment, scores: Scores, folder: Path) -
         lines = axis.plot(curve["epochs"], curve["train"], color=ORANGE, linestyle="--", label="training accuracy")
         lines += axis.plot(curve["epochs"], curve["test"], color=BLUE, label="test accuracy")
         end = axis.axhline(row.paper["accuracy"], color=GREY, linewidth=0.8, linestyle=":", label="the paper's end")
-        axis.set(xlabel="epochs", ylabel="accuracy, percent", ylim=(80, 100))
+        axis.set(ylabel="accuracy, percent", ylim=(80, 100))
+        whole_epochs(axis)
         axis.set_title(f"{row.name}: sigma {row.noise:g}; delta at epsilon {epsilon:g}", fontsize=9)
         beside = axis.twinx()
         deltas = [run.delta(epsilon).upper for run in _spent(row, curve["epochs"])]
@@ -75,8 +76,11 @@ def accuracy_against_epsilon(experiment: Experiment, scores: Scores, folder: Pat
         points.sort()
         best = np.maximum.accumulate([accuracy for _, accuracy in points])
         places = [epsilon for epsilon, _ in points]
-        axis.step(places, best, where="post", color=colour, linestyle=style, label=f"delta {delta:g}")
-    axis.set(xscale="log", xlabel="certified epsilon", ylabel="test accuracy, percent", ylim=(80, 98))
+        axis.step(
+            places, best, where="post", color=colour, linestyle=style, label=f"delta {delta:.0e}".replace("e-0", "e-")
+        )
+    axis.set(xscale="log", xlabel="certified epsilon", ylabel="test accuracy, percent", ylim=(84, 98))
+    plain_numbers(axis.xaxis)
     axis.legend(frameon=False, fontsize=8)
     return save(figure, folder, f"{experiment.name}-epsilon.png")
 
@@ -92,7 +96,8 @@ def noises_over_epochs(experiment: Experiment, scores: Scores, folder: Path) -> 
         pair = [(row, curve) for row, curve in curves if row.panel == name]
         for (row, curve), (colour, style) in zip(pair, ((GREEN, "-"), (ORANGE, "--")), strict=False):
             axis.plot(curve["epochs"], curve["test"], color=colour, linestyle=style, label=f"sigma {row.noise:g}")
-        axis.set(xlabel="epochs", ylabel="test accuracy, percent", ylim=(85, 99))
+        axis.set(ylabel="test accuracy, percent", ylim=(85, 99))
+        whole_epochs(axis)
         axis.set_title(f"epsilon {name} at the end", fontsize=9)
         axis.legend(frameon=False, fontsize=8, loc="lower right")
     return save(figure, folder, f"{experiment.name}-accuracy.png")
@@ -114,7 +119,7 @@ def one_varied(experiment: Experiment, scores: Scores, folder: Path) -> str | No
     }
     figure, axes = panels(2, 3, 3.2)
     for axis, name in zip(axes, names, strict=False):
-        axis.set(xlabel=name, ylabel="test accuracy, percent", ylim=(80, 97))
+        axis.set(xlabel=name, ylabel="test accuracy, percent", ylim=(82, 97))
         rows = [row for row in experiment.rows if row.panel == name and "mean" in scores.get(row.name, {})]
         points = [(row.place or 0.0, scores[row.name]) for row in rows] + [(middle[name], scores[reference.name])]
         points.sort(key=lambda point: point[0])

@@ -38,7 +38,7 @@ class Row:
     directions  how many principal directions, released with noise `pca_noise`
     panel       the sub-figure, and `place` where on its axis the row belongs
     copies      augmented copies averaged in an example's gradient
-    grid        learning rates (and more) that are searched; "move" is the learning rate times the clip norm
+    grid        learning rates, models and more that are searched; "move" is the learning rate times the clip norm
     like        the row whose grid also chose for this one
     paper       the paper's numbers by name: accuracy in percent, rmse, epsilon ...
     target      what the row should reach
@@ -77,7 +77,7 @@ class Row:
     watch: float = 0.0
     panel: str = ""
     place: float | None = None
-    grid: dict[str, list[float]] = field(default_factory=dict)
+    grid: dict[str, list[Any]] = field(default_factory=dict)
     like: str = ""
     paper: dict[str, float] = field(default_factory=dict)
     target: float | None = None

@@ -21,19 +21,27 @@ if TYPE_CHECKING:
     from hush.experiments.tasks import Task
 
 QUICK_RECORDS, QUICK_STEPS = 2000, 30
+QUICK = (
+    f"Quick: at most {QUICK_RECORDS:,} records, {QUICK_STEPS} steps and one seed a row, which shows that the rows run, "
+    "not what they reach; docs/reproduction.md has the full results."
+)
 Say = Callable[[str], None]
 
 
-def run_account(experiment: Experiment, folder: Path, images: Path) -> None:
-    """The tables, checks and figures that need no training."""
+def run_account(experiment: Experiment, folder: Path, images: Path) -> str:
+    """The tables, checks and figures that need no training; how they came out, in words."""
     from hush.experiments.accounts import ACCOUNTS
 
     if experiment.account is None:
-        return
+        return ""
     if experiment.account not in ACCOUNTS:
         raise ValueError(f"There is no account {experiment.account!r}; the names are {', '.join(ACCOUNTS)}.")
     found = ACCOUNTS[experiment.account](images)
     results.store(folder, results.load(folder, experiment.name) | {"account": found.to_dict()})
+    held = sum(check.holds for check in found.checks)
+    counted = f"{held} of {len(found.checks)} stated numbers come out" if found.checks else ""
+    drawn = f"drawn: {', '.join(found.figures)}" if found.figures else ""
+    return "; ".join(part for part in (counted, drawn) if part) or "computed"
 
 
 def run_rows(
@@ -56,20 +64,23 @@ def run_rows(
 
     done = {row["name"]: row for row in results.load(folder, experiment.name)["rows"] if "mean" in row}
     chosen: dict[str, dict[str, Any]] = {name: row.get("chosen", {}) for name, row in done.items() if searching}
+    say(f"{experiment.name}: {experiment.title}")
     task: Task | None = None
     prepared: tuple[str, float | None, int] | None = None
     for row in experiment.rows:
         if row.name in done and not again:
-            say(f"{experiment.name}: {row.name}: there is a result already")
+            say(f"  {row.name}: there is a result already")
             continue
         if time.monotonic() > deadline:
             return False
+        if not quick:
+            say(f"  {row.name} ({row.recipe})")
         if task is None or prepared != (row.task, row.pca_noise, row.directions):
+            if prepared is None or prepared[0] != row.task:
+                say(f"    preparing {row.task}")
             task, prepared = None, (row.task, row.pca_noise, row.directions)
-            say(f"{experiment.name}: preparing {row.task}")
             limit = (QUICK_RECORDS // 4 if "scattering" in row.task else QUICK_RECORDS) if quick else None
             task = prepare_task(row.task, data_dir, device, row.pca_noise, records=limit, directions=row.directions)
-        say(f"{experiment.name}: {row.name} ({row.recipe})")
         try:
             if quick:
                 result = run_row(_quick(row, task), task, device, seeds=seeds or 1, keeper=Keeper(None, deadline, say))
@@ -89,11 +100,22 @@ def run_rows(
             say(f"    failed: {error}")
             continue
         results.keep_row(folder, experiment.name, result)
-        say(
-            f"    {result['metric']} {result['mean']:.4g}"
-            + (f", epsilon {result['epsilon']:.4g}" if "epsilon" in result else "")
-        )
+        say((f"  {row.name}: " if quick else "    ") + _in_words(row, result))
     return True
+
+
+def _in_words(row: Row, result: dict[str, Any]) -> str:
+    """A row's score, the paper's beside it, and what is certified."""
+    unit = "%" if row.metric == "accuracy" else ""
+    stated = row.paper.get("accuracy", row.paper.get("rmse"))
+    parts = [f"{row.metric} {result['mean']:.4g}{unit}"]
+    if result.get("deviation") is not None:
+        parts[0] += f" +- {result['deviation']:.2g}"
+    if stated is not None:
+        parts[0] += f" (the paper: {stated:g}{unit})"
+    if "epsilon" in result:
+        parts.append(f"certified epsilon {result['epsilon']:.4g}")
+    return ", ".join(parts)
 
 
 def _digest(row: Row, seeds: int | None, device: torch.device, searching: bool) -> str:
@@ -132,13 +154,14 @@ def run_times(
     from hush.experiments.training import setting
 
     done = {row["name"] for row in results.load(folder, experiment.name)["rows"] if "times" in row}
+    say(f"{experiment.name}: {experiment.title}")
     for timing in experiment.times:
         if timing.name in done and not again:
-            say(f"{experiment.name}: {timing.name}: there is a result already")
+            say(f"  {timing.name}: there is a result already")
             continue
         if time.monotonic() > deadline:
             return False
-        say(f"{experiment.name}: {timing.name}")
+        say(f"  {timing.name}")
         tried = replace(timing, batch=4, projections=(1,)) if quick else timing
         found = {"name": timing.name, "times": measure(tried, device, say, deadline), "setting": setting(device)}
         results.keep_row(folder, experiment.name, found)

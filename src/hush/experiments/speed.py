@@ -88,8 +88,15 @@ def measure(
             found[way] = _timed(_stepper(timing, device, engine, projections, way != "plain"), timing, device)
         except RuntimeError as error:  # out of memory, above all: that is a result
             found[way] = {"failed": str(error).splitlines()[0][:200]}
-        say(f"    {way}: {found[way]}")
+        say(f"    {way}: {_in_words(found[way])}")
     return found
+
+
+def _in_words(found: Result) -> str:
+    if "failed" in found:
+        return str(found["failed"])
+    memory = f", {found['mib']:,} MiB" if "mib" in found else ""
+    return f"{1000 * found['seconds_a_step']:.3g} ms a step{memory}"
 
 
 def _timed(step: Callable[[], None], timing: Timing, device: torch.device) -> Result:

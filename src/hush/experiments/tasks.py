@@ -1,7 +1,7 @@
 """Data sets as the experiments' models want them.  Nothing here may depend on private records without being charged.
 
-Images are divided by a constant; scattering features are fixed and normalised image by image; words are weighted by
-their public rank.  Principal directions are released with noise, which the plan charges beside the training.
+Images are divided by a constant; scattering features are fixed and normalised image by image.  Principal directions
+are released with noise, which the plan charges beside the training.
 """
 
 from __future__ import annotations
@@ -83,7 +83,11 @@ def model(name: str, task: Task) -> Model:
     makers: dict[str, Callable[[], Model]] = {
         "linear": lambda: architectures.linear(x[0, 0].numel(), 10),
         "binary-linear": lambda: architectures.linear(x[0, 0].numel(), 2),
-        "binary-linear-without-bias": lambda: architectures.linear(x[0, 0].numel(), 2, bias=False),
+        **{
+            f"words-{n}-{how}": partial(architectures.weighted_words, n, how)
+            for n in (1000, 3000, 10_000)
+            for how in architectures.WEIGHTINGS
+        },
         "mnist-network": architectures.mnist_network,
         "cifar-network": architectures.cifar_network,
         "text-network": architectures.text_network,
@@ -95,7 +99,7 @@ def model(name: str, task: Task) -> Model:
         **{f"hidden-{n}": partial(hidden, n) for n in (100, 200, 300, 500, 1000, 2000)},
         "autoencoder": lambda: architectures.multilayer((256, 300, 100, 20, 100, 300, 256)),
         "neural-factorisation": lambda: architectures.neural_factorisation(6040, 3706),
-        "factorisation": lambda: architectures.factorisation(6040, 3706, 5),
+        **{f"factorisation-{n}": partial(architectures.factorisation, 6040, 3706, n) for n in (2, 5, 10, 20)},
     }
     if name not in makers:
         raise ValueError(f"There is no model {name!r}; the names are {', '.join(makers)}.")
@@ -199,13 +203,6 @@ def _tenth(found: DataSet, device: torch.device) -> Pair:
     return _rows(found.cut(0.1, seed=0), device)
 
 
-def _counts(part: Split, device: torch.device) -> Tensor:
-    x = torch.from_numpy(part.x.astype(np.int64)).to(device)
-    return torch.zeros(len(x), 10_000, device=device, dtype=torch.float16).scatter_add_(
-        1, x, torch.ones_like(x, dtype=torch.float16)
-    )
-
-
 def _tokens(found: DataSet, device: torch.device) -> Pair:
     """The 256 words of a review by number, padding included."""
     return _both(found, device, lambda part: torch.from_numpy(part.x.astype(np.int64)).to(device), _labels)
@@ -221,14 +218,12 @@ def _last_words(found: DataSet, device: torch.device) -> Pair:
     return _both(found, device, prepared, _labels)
 
 
-def _weighted_words(found: DataSet, device: torch.device, words: int = 3000) -> Pair:
-    """Which of the most frequent words occur, weighted by the root of their rank (rarer words say more), length one."""
-    weights = torch.arange(words, device=device).sub(3).clamp_min(0).float().sqrt()
+def _words(found: DataSet, device: torch.device) -> Pair:
+    """Which of the 10,000 words occur in a review."""
 
     def prepared(part: Split) -> Tensor:
-        present = (_counts(part, device)[:, :words] > 0) * weights
-        lengths: Tensor = torch.linalg.vector_norm(present, dim=1, keepdim=True)
-        return (present / lengths.clamp_min(1e-6)).half()[:, None]
+        x = torch.from_numpy(part.x.astype(np.int64)).to(device)
+        return torch.zeros(len(x), 10_000, device=device, dtype=torch.uint8).scatter_(1, x, 1)[:, None]
 
     return _both(found, device, prepared, _labels)
 
@@ -299,7 +294,7 @@ TASKS: dict[str, tuple[str, Callable[[DataSet, torch.device], Pair]]] = {
     "adult-tenth": ("adult", _tenth),
     "imdb-tokens": ("imdb", _tokens),
     "imdb-last-words": ("imdb", _last_words),
-    "imdb-words": ("imdb", _weighted_words),
+    "imdb-words": ("imdb", _words),
     "movielens-classes": ("movielens", _classes_of_ratings),
     "movielens": ("movielens", _centred_ratings),
 }

@@ -30,7 +30,8 @@ def figure2(folder: Path) -> Found:
     axis.plot(epochs, [strong(e) for e in epochs], color=GREY, label="strong composition, as in the paper")
     axis.plot(epochs, [moments(e) for e in epochs], color=GREEN, label="moments accountant")
     axis.plot(epochs, [certified(e) for e in epochs], color=BLUE, label="certified")
-    axis.set(xlabel="epochs", ylabel="epsilon at delta 1e-5", title="q = 0.01, sigma = 4")
+    axis.set(xlabel="epochs", ylabel="epsilon at delta 1e-5")
+    axis.set_title("sampling rate 0.01, sigma 4", fontsize=9)
     axis.legend(frameon=False, fontsize=8)
     rows = tuple(
         (str(e), f"{a} / {strong(e):.2f}", f"{b} / {moments(e):.3f}", f"**{certified(e):.4f}**")

@@ -27,6 +27,7 @@ from hush.experiments.accounts.found import (
     errors_axis,
     panels,
     save,
+    whole_epochs,
 )
 
 MNIST = 256 / 60_000
@@ -138,7 +139,8 @@ def figure2(folder: Path) -> Found:
             label="moments accountant",
         )
         axis.semilogy(epsilons, [s.run.delta(e).upper for e in epsilons], color=BLUE, label="certified")
-        axis.set(xlabel="epsilon", ylabel="delta", title=f"sigma 0.7, {epochs} epochs", ylim=(1e-12, 1))
+        axis.set(xlabel="epsilon", ylabel="delta", ylim=(1e-12, 1))
+        axis.set_title(f"sigma 0.7, {epochs} epochs", fontsize=9)
     axes[0].legend(frameon=False, fontsize=8)
     grid = np.array([1, 5, 10, 20, 30, 45, 60, 80, 100])
     _against(axes[2], grid, [Setting("", MNIST, 0.7, e, 0, 0, 0) for e in grid], "epochs (sigma 0.7)")
@@ -208,10 +210,13 @@ def figure4(folder: Path) -> Found:
         axis.plot(epochs, [before(e).by_moments() for e in epochs], color=GREEN, label=f"moments, sigma {large}")
         clt = [after(e).limit.epsilon(1e-5) for e in epochs]
         axis.plot(epochs, clt, color=ORANGE, label=f"CLT, sigma {small}")
-        axis.plot(epochs, [before(e).run.epsilon(1e-5).upper for e in epochs], color=BLUE, label=f"certified, {large}")
+        axis.plot(
+            epochs, [before(e).run.epsilon(1e-5).upper for e in epochs], color=BLUE, label=f"certified, sigma {large}"
+        )
         certified = [after(e).run.epsilon(1e-5).upper for e in epochs]
-        axis.plot(epochs, certified, color=BLUE, linestyle="--", label=f"certified, {small}")
-        axis.set(xlabel="epochs", ylabel="epsilon at delta 1e-5")
+        axis.plot(epochs, certified, color=BLUE, linestyle="--", label=f"certified, sigma {small}")
+        axis.set(ylabel="epsilon at delta 1e-5")
+        whole_epochs(axis)
         axis.legend(frameon=False, fontsize=8)
         kept = calibrate.noise(partial(_steps, before(last).steps), claimed, 1e-5)
         rows.append((f"{small} after {last} epochs", f"{claimed}", f"{certified[-1]:.3f}", f"{kept:.4f}"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hush.accounting import Gaussian, Projected
-from hush.experiments.accounts.found import BLUE, Found, Table, panels, save
+from hush.experiments.accounts.found import BLUE, Found, Table, panels, plain_numbers, save
 
 SETTINGS = ((60_000, 256, 1.3), (25_000, 64, 0.5))
 COUNTS = (1, 4, 10, 30, 100)
@@ -31,6 +31,7 @@ def figure8(folder: Path) -> Found:
         exact = [(Gaussian(noise).poisson(rate) * t).epsilon(1e-5).upper for t in steps]
         axis.semilogy(epochs, exact, color="black", label="exact norms")
         axis.set(xlabel="epochs", ylabel="epsilon at delta 1e-5", xticks=epochs)
+        plain_numbers(axis.yaxis)
         axis.set_title(f"N = {records}, B = {batch}, sigma = {noise}; r = 1 lies above", fontsize=9)
         rows.append((f"N = {records}, B = {batch}, sigma = {noise}", *cells, f"{exact[-1]:.4g}"))
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8)

@@ -10,7 +10,9 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8a8a8a"
 """Certified answers are blue, approximations orange, the papers' bounds green: Okabe and Ito's palette."""
@@ -81,6 +83,17 @@ def errors_axis(axis: Axes, title: str) -> None:
     axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="type I error", ylabel="type II error")
     axis.set_title(title, fontsize=9)
     axis.set_aspect("equal")
+
+
+def whole_epochs(axis: Axes) -> None:
+    """Epochs along a line: nobody trains for 12.5."""
+    axis.set_xlabel("epochs")
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, steps=[1, 2, 5, 10]))
+
+
+def plain_numbers(axis: Axis) -> None:
+    """0.1, 1, 10 along a logarithmic axis, not powers of ten."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def save(figure: Figure, folder: Path, name: str) -> str:
