@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammainccinv, gammaincinv, ndtr
+from scipy.special import erfcx, gammainccinv, gammaincinv, ndtr
 
 from hush.accounting.losses import Array, Continuous, bin_masses
 
@@ -41,7 +41,7 @@ class ProjectedPair(Continuous):
     @property
     def accuracy(self) -> float:
         """Relative accuracy of the tails in units of 2^-50: sums of positive terms, each with a weight and a Phi."""
-        return 16 + _nodes(self.noise_multiplier, self.projections, 1e6)[0].size / 8
+        return 24 + 7 * math.sqrt(self.projections)
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         q_far, p_far, p_near = self._tails(np.abs(edges))
@@ -57,6 +57,23 @@ class ProjectedPair(Continuous):
         """Values of z and their weights, for means of what a loss of this size says."""
         return _nodes(self.noise_multiplier, self.projections, min(abs(loss), 1e6))
 
+    def scaled_tail(self, t: Array) -> Array:
+        """e^t Q(u > t) at large t, which Q(u > t) itself underflows at.
+
+        With a = t/z + z/2 and d = t/z - z/2, Phi(-a) = erfcx(a/sqrt 2) e^{-a^2/2}/2 and a^2 = d^2 + 2t.
+        """
+        result = np.empty_like(t)
+        for part in np.array_split(np.argsort(t), max(1, t.size // 64)):
+            least, most = float(t[part[0]]), float(t[part[-1]])
+            z, weight = self.nodes(most)
+            ends = math.hypot(40, math.sqrt(2 * least)) - 40, math.hypot(40, math.sqrt(2 * most)) + 40
+            first, last = np.searchsorted(z, ends)
+            z, weight = z[first:last], weight[first:last]
+            ratio = t[part, None] / z
+            terms = erfcx((ratio + z / 2) / math.sqrt(2)) * np.exp(-0.5 * (ratio - z / 2) ** 2)
+            result[part] = 0.5 * (terms * weight).sum(axis=1)
+        return result
+
     def _tails(self, t: Array) -> tuple[Array, Array, Array]:
         """Q(u > t), P(u > t) and P(u <= t) for t >= 0; one quadrature for each decade of t, which sets the step."""
         q_far, p_far, p_near = np.zeros_like(t), np.zeros_like(t), np.zeros_like(t)
@@ -68,7 +85,6 @@ class ProjectedPair(Continuous):
 
     def _mean(self, t: Array, largest: float) -> tuple[Array, Array, Array]:
         z, weight = _nodes(self.noise_multiplier, self.projections, min(largest, 1e6))
-        above, below = np.append(np.cumsum(weight[::-1])[::-1], 0.0), np.append(0.0, np.cumsum(weight))
         q_far, p_far, p_near = np.empty_like(t), np.empty_like(t), np.empty_like(t)
         order = np.argsort(t)
         for part in np.array_split(order, max(1, t.size // 64)):
@@ -81,12 +97,12 @@ class ProjectedPair(Continuous):
             first = min(int(first), z.size - 1)
             some = z[first:sure]
             ratio = t[part, None] / some
-            p_far[part] = ndtr(some / 2 - ratio) @ weight[first:sure] + above[sure]
+            p_far[part] = (ndtr(some / 2 - ratio) * weight[first:sure]).sum(axis=1) + weight[sure:].sum()
             p_near[part] = 1 - p_far[part]
             if p_near[part[0]] < 0.5:  # the smaller tail has its own sum: the difference would lose its digits
-                p_near[part] = ndtr(ratio - some / 2) @ weight[first:sure] + below[first]
+                p_near[part] = (ndtr(ratio - some / 2) * weight[first:sure]).sum(axis=1) + weight[:first].sum()
             last = int(np.searchsorted(some, 80.0))
-            q_far[part] = ndtr(-ratio[:, :last] - some[:last] / 2) @ weight[first : first + last]
+            q_far[part] = (ndtr(-ratio[:, :last] - some[:last] / 2) * weight[first : first + last]).sum(axis=1)
         return q_far, p_far, p_near
 
 

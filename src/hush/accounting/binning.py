@@ -1,0 +1,90 @@
+"""Two finite laws around a continuous loss, bins wherever they are wanted, also where Q underflows.
+
+The bins of a pair enclose it as in points.py: mass spread to the two ends of its bin reveals more, a bin seen as one
+outcome reveals less.  At losses beyond 600 the Q-mass of a bin is below any floating-point number; there its logarithm
+is taken from tails that are scaled by e^loss.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hush.accounting.closed import inner_loss
+from hush.accounting.doubts import doubts
+from hush.accounting.laws import UNDERFLOW, spread
+from hush.accounting.losses import Array, Pair, Poisson
+from hush.accounting.points import Points
+from hush.accounting.projection import ProjectedPair
+
+_UNIT = 2.0**-50
+_FAR = 300.0
+"""Losses from which on Q-masses are logarithms."""
+
+
+def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
+    """Two finite laws that reveal less and more than the pair, from its bins."""
+    p, q = pair.masses(edges)
+    unsure = doubts(pair, p, q, edges)
+    less_p, less_q = unsure.less(p, q)
+    more_p, more_q = unsure.more(p, q)
+    less_p[-1] = max(0.0, less_p[-1] - pair.infinite)
+    logs, doubt = _far_logs(pair, edges)
+    far = np.isfinite(logs)
+    masses, infinite = spread(more_p, more_q, edges)
+    above = np.flatnonzero(far[1:-1])
+    if above.size:
+        masses, infinite = _spread_far(more_p, more_q, edges, logs - doubt)
+    more = _points(edges, masses, max(infinite, pair.infinite) + UNDERFLOW)
+    known = (less_p > 0) & ((less_q > UNDERFLOW) | far)
+    p, q = less_p[known], less_q[known]
+    losses = np.where(far[known], np.log(p) - (logs + doubt)[known], _log_quotient(p, q))
+    losses -= 4 * _UNIT * np.where(far[known], np.abs(np.log(p)) + np.abs(losses), 0.0)
+    return _points(losses, p, pair.infinite), more
+
+
+def _log_quotient(p: Array, q: Array) -> Array:
+    """log(p/q), to a few ulp of itself: a difference of neighbours is exact."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change = (p - q) / q
+        near = np.abs(change) < 0.5
+        return np.where(near, np.log1p(np.where(near, change, 0.0)), np.log(p) - np.log(q))
+
+
+def _spread_far(p: Array, q: Array, nodes: Array, logs: Array) -> tuple[Array, float]:
+    """laws.spread with the logarithms of Q-masses where these are known."""
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        log_q = np.where(np.isfinite(logs), logs, np.log(q))[1:-1]
+        low = (np.exp(log_q + nodes[1:]) - p[1:-1]) / np.expm1(np.diff(nodes))
+    low = np.where((log_q < math.log(UNDERFLOW)) & ~np.isfinite(logs[1:-1]) | np.isnan(low), 0.0, low)
+    low = np.clip(low, 0.0, p[1:-1])
+    masses = np.append(low, 0.0)
+    masses[1:] += p[1:-1] - low
+    masses[0] += p[0]
+    return masses, float(p[-1])
+
+
+def _far_logs(pair: Pair, edges: Array) -> tuple[Array, Array]:
+    """log of the Q-mass of the bins at large losses (NaN elsewhere), and how far it may be off."""
+    logs, doubt = np.full(edges.size + 1, np.nan), np.zeros(edges.size + 1)
+    rate, inner = (pair.rate, pair.inner) if isinstance(pair, Poisson) else (1.0, pair)
+    far = np.flatnonzero(edges > _FAR)
+    if far.size == 0 or not isinstance(inner, ProjectedPair):
+        return logs, doubt
+    at = edges[far] if rate == 1 else inner_loss(rate, edges[far])
+    scaled, accuracy = np.log(inner.scaled_tail(at)), inner.accuracy + 256
+    gap = np.append(scaled[1:] - scaled[:-1] - np.diff(at), -np.inf)
+    share = -np.expm1(np.minimum(gap, 0.0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs[far + 1] = scaled - at + np.log(share)
+        doubt[far + 1] = 2 * _UNIT * accuracy / share + 8 * _UNIT
+    good = doubt < 1e-3
+    return np.where(good, logs, np.nan), np.where(good, doubt, 0.0)
+
+
+def _points(losses: Array, masses: Array, infinite: float) -> Points:
+    kept = masses > 0
+    if not kept.any():
+        return Points(np.zeros(1), np.full(1, -745.0), infinite)
+    return Points(losses[kept], np.log(masses[kept]), infinite)

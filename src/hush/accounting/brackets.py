@@ -1,0 +1,182 @@
+"""Paths sorted by their largest loss, so that each kind has a saddle point of its own.
+
+Where losses have heavy tails no single exponential tilt suits a sum of many steps: either one large loss does it or
+many small ones do, and a line that sees both is ruled by what is far beyond.  So the paths of a composition are split
+by their largest loss.  With B_m the law of a step's losses up to t_m, of mass below 1,
+
+    all paths = B_0^T + (B_1^T - B_0^T) + (B_2^T - B_1^T) + ...,
+
+and each difference is a positive measure: all losses up to t_m, at least one of them above t_{m-1}.  Its transform is
+B^T ((1 + J/B)^T - 1) with the jumps J = B_m - B_{m-1}, which keeps its digits however rare the jumps are.  delta is the
+sum of the brackets' own, and each is the contour integral of line.py on a line that suits it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.accounting.contour import log1p
+from hush.accounting.line import Line, alias_free_spacing, chernoff_points, log_peak
+from hush.accounting.losses import Array
+from hush.accounting.points import GaussianLaw, Points, Scattered
+from hush.accounting.smoothing import Kernel
+from hush.accounting.transform import UNIT_ROUNDOFF, Complex
+
+Laws = Sequence[tuple[Scattered, int]]
+
+_SMALLEST = 1e-300
+_LARGEST = 600.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """The losses of `count` equal steps: those up to the bracket's lower end, and the jumps up to its upper one."""
+
+    base: Scattered
+    jump: Points | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """The paths whose losses are all up to `high`, at least one of them above `low`."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def jumps(self) -> bool:
+        """Whether some loss must be large; else all paths of the laws as they are."""
+        return any(part.jump is not None for part in self.parts)
+
+    def log_mgf(self, orders: Array) -> Array:
+        """log E_P[e^{sL}; the path is in this bracket] at real s."""
+        total, more = np.zeros(orders.shape), np.zeros(orders.shape)
+        for part in self.parts:
+            value = part.base.log_mgf(orders)
+            total += part.count * value
+            if part.jump is not None:
+                more += part.count * np.logaddexp(0.0, part.jump.log_mgf(orders) - value)
+        return total + more + np.log(-np.expm1(-more)) if self.jumps else total
+
+    def spread(self, order: float) -> float:
+        """Roughly the standard deviation of the loss, tilted by this order."""
+        nudge = 1e-3 * abs(order)
+        below, here, above = self.log_mgf(np.array([order - nudge, order, order + nudge]))
+        return math.sqrt(max(float(above - 2 * here + below), 1e-12) / nudge**2)
+
+    def transform(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
+        """E_P[e^{sL}; in this bracket] at s = c + i spacing j over its value at c, bounds on the errors, log of that.
+
+        As a polynomial in the B's and J's it has positive coefficients.  So where these are off by a and j, it is off
+        by no more than its value at |B| + a and |J| + j exceeds that at |B| and |J|.
+        """
+        zero = np.zeros(count)
+        log_base, angle, size, inflated = zero.copy(), zero.copy(), zero.copy(), zero.copy()
+        rise, rise_size, rise_inflated = zero.astype(complex), zero.copy(), zero.copy()
+        loose, scale, unsure = zero.copy(), 0.0, 0.0
+        for part in self.parts:
+            values, errors, log_scale = part.base.on_line(c, spacing, count)
+            modulus = np.maximum(np.abs(values), _SMALLEST)
+            log_base += part.count * np.log(modulus)
+            angle += part.count * np.angle(values)
+            size += part.count * np.log(modulus)
+            inflated += part.count * np.log(modulus + errors)
+            loose += part.count * (2 + 2 * np.abs(np.angle(values)) + 2 * np.abs(np.log(modulus)))
+            scale += part.count * log_scale
+            unsure += part.count * abs(log_scale)
+            if part.jump is not None:
+                jumps, jump_errors, jump_scale = part.jump.on_line(c, spacing, count)
+                factor = math.exp(min(jump_scale - log_scale, _LARGEST))
+                unsure += max(1.0, part.count * min(1.0, factor)) * (abs(jump_scale) + abs(log_scale) + 1)
+                unsure += math.inf if jump_scale - log_scale > _LARGEST else 0.0
+                rise += part.count * log1p(np.asarray(factor * jumps * np.conj(values / modulus) / modulus))
+                rise_size += part.count * np.log1p(factor * np.abs(jumps) / modulus)
+                rise_inflated += part.count * np.log1p(factor * (np.abs(jumps) + jump_errors) / (modulus + errors))
+        logs = log_base + 1j * angle
+        if self.jumps:
+            ahead = rise.real >= 0
+            back = np.where(ahead, -rise, rise)
+            logs = np.where(ahead, logs + rise, logs) + np.log(np.where(ahead, -1.0, 1.0) * np.expm1(back) + 0j)
+            size = size + rise_size + np.log(-np.expm1(-rise_size))
+            inflated = inflated + rise_inflated + np.log(-np.expm1(-rise_inflated))
+            loose = loose + 2 * rise_size
+        first = float(logs[0].real)
+        shape = np.exp(logs - first)
+        whole = np.exp(size - first)
+        excess = inflated - size
+        doubt = np.where(excess < 1, whole * np.expm1(np.clip(excess, 0.0, 1.0)), np.exp(inflated - first))
+        doubt += whole * (16 * UNIT_ROUNDOFF * (loose + unsure + 4 * len(self.parts)))
+        return shape, doubt, scale + first
+
+    def line(self, c: float, epsilon: float, kernel: Kernel, size: float, most: int) -> Line | None:
+        """The integrand on one line, averaged by a kernel, good to about `size` of exp(Lambda(c) - c eps)."""
+        value = float(self.log_mgf(np.array([c]))[0])
+        points = chernoff_points(c, self.spread(c))
+        reach, weight = kernel.reach
+        raised = 1e-6 + 64 * UNIT_ROUNDOFF * sum(part.count for part in self.parts)
+        values = self.log_mgf(points) + raised + reach * points + math.log(weight)
+        spacing = alias_free_spacing(c, epsilon, value, points, values, math.log(size))
+        if not 0 < spacing < math.inf:
+            return None
+        gaussian = sum(part.count * part.base.squared for part in self.parts if isinstance(part.base, GaussianLaw))
+        count = _nodes(c, kernel, size, gaussian, spacing)
+        if count > most:
+            return None
+        at = np.asarray(c + 1j * spacing * np.arange(count))
+        turned, turned_errors = kernel.on_line(at)
+        shape, errors, scale = self.transform(c, spacing, count)
+        height = float(at[-1].imag)
+        return Line(
+            c=c,
+            spacing=spacing,
+            nodes=at,
+            values=shape * turned,
+            errors=errors * (np.abs(turned) + turned_errors) + np.abs(shape) * turned_errors,
+            log_scale=scale,
+            log_tail=kernel.log_tail(c, height) + math.log(height) - 0.5 * gaussian * height**2,
+            chernoff_points=points,
+            chernoff_values=values,
+            dropped=0.0,
+        )
+
+
+def _nodes(c: float, kernel: Kernel, size: float, gaussian: float, spacing: float) -> int:
+    count = 16
+    while count < 1 << 22:
+        height = spacing * (count - 1)
+        if kernel.log_tail(c, height) - 0.5 * gaussian * height**2 < math.log(size):
+            break
+        count = math.ceil(1.2 * count)
+    return count
+
+
+def bracket(laws: Laws, low: float, high: float) -> Bracket | None:
+    """The paths with all losses up to `high`, at least one above `low` (which may be -inf); None if there are none."""
+    below = all(not isinstance(law, Points) or float(law.losses.min()) <= low for law, _ in laws)
+    parts = []
+    for law, count in laws:
+        if not isinstance(law, Points):
+            parts.append(Part(law, None, count))
+            continue
+        base = law.losses <= (low if below else high)
+        jump = (law.losses > low) & (law.losses <= high) if below else np.zeros(law.losses.size, dtype=np.bool_)
+        if not base.any():
+            return None
+        parts.append(Part(_some(law, base), _some(law, jump) if jump.any() else None, count))
+    found = Bracket(tuple(parts))
+    return found if found.jumps or not below else None
+
+
+def _some(law: Points, where: NDArray[np.bool_]) -> Points:
+    return Points(law.losses[where], law.logs[where])
+
+
+def log_bound(paths: Bracket, order: float, epsilons: Array) -> Array:
+    """Chernoff's bound on log delta of a bracket: Lambda(t) - t eps + log k(t)."""
+    raised = 1e-6 + 64 * UNIT_ROUNDOFF * sum(part.count for part in paths.parts)
+    return np.asarray(float(paths.log_mgf(np.array([order]))[0]) + raised - order * epsilons + log_peak(order))
