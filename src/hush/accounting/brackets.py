@@ -29,7 +29,7 @@ from hush.accounting.transform import UNIT_ROUNDOFF, Complex
 
 Laws = Sequence[tuple[Scattered, int]]
 
-_SMALLEST = 1e-300
+_SMALLEST = 1e-250
 _LARGEST = 600.0
 
 
@@ -78,10 +78,11 @@ class Bracket:
         zero = np.zeros(count)
         log_base, angle, size, inflated = zero.copy(), zero.copy(), zero.copy(), zero.copy()
         rise, rise_size, rise_inflated = zero.astype(complex), zero.copy(), zero.copy()
-        loose, scale, unsure = zero.copy(), 0.0, 0.0
+        loose, scale, unsure, blind = zero.copy(), 0.0, 0.0, zero > 0
         for part in self.parts:
             values, errors, log_scale = part.base.on_line(c, spacing, count)
             modulus = np.maximum(np.abs(values), _SMALLEST)
+            blind |= np.abs(values) < _SMALLEST
             log_base += part.count * np.log(modulus)
             angle += part.count * np.angle(values)
             size += part.count * np.log(modulus)
@@ -110,6 +111,7 @@ class Bracket:
         whole = np.exp(size - first)
         excess = inflated - size
         doubt = np.where(excess < 1, whole * np.expm1(np.clip(excess, 0.0, 1.0)), np.exp(inflated - first))
+        doubt += np.where(blind, np.exp(inflated - first), 0.0)
         doubt += whole * (16 * UNIT_ROUNDOFF * (loose + unsure + 4 * len(self.parts)))
         return shape, doubt, scale + first
 

@@ -19,10 +19,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hush.accounting.closed import inner_loss
 from hush.accounting.losses import Array, Atoms, Enclosed, LaplacePair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.projection import ProjectedPair
 
 _UNIT = 2.0**-50
+_LOWEST = 60.0  # inner losses this far below 0 can't be told from the lowest
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Doubts:
 
 def doubts(pair: Pair, p: Array, q: Array, edges: Array) -> Doubts:
     """For the masses of the bins between the edges."""
-    accuracy = _accuracy(pair)
-    if accuracy == 0:
+    accuracy = _accuracy(pair, edges)
+    if accuracy is None:
         return Doubts(*np.zeros((3, p.size)))
     if isinstance(pair, Reversed):
         mirrored = doubts(pair.pair, q[::-1], p[::-1], -edges[::-1])
@@ -65,28 +67,33 @@ def doubts(pair: Pair, p: Array, q: Array, edges: Array) -> Doubts:
     return Doubts(np.zeros(p.size), _absolute(p, accuracy), _absolute(q, accuracy))
 
 
-def _accuracy(pair: Pair) -> float:
-    """Relative accuracy of a pair's tails in units of 2^-50, apart from |log tail|; 0 for finite sums."""
+def _accuracy(pair: Pair, edges: Array) -> Array | None:
+    """Relative accuracy of a pair's tails in units of 2^-50, apart from |log tail|; None for finite sums."""
     if isinstance(pair, Atoms | Enclosed):
-        return 0.0
+        return None
     if isinstance(pair, Reversed):
-        return _accuracy(pair.pair)
+        found = _accuracy(pair.pair, -edges[::-1])
+        return None if found is None else found[::-1]
     if isinstance(pair, Poisson | Uniform):
-        return _accuracy(pair.inner)
+        loss = edges if isinstance(pair, Poisson) else np.abs(edges)
+        with np.errstate(all="ignore"):
+            inner = edges if pair.rate == 1 else inner_loss(pair.rate, loss)
+        return _accuracy(pair.inner, np.nan_to_num(inner, nan=0.0, neginf=-_LOWEST))
     if isinstance(pair, ProjectedPair):
-        return pair.accuracy
-    return 1.0 if isinstance(pair, LaplacePair) else 2.0
+        return pair.accuracy(np.clip(edges, -1e6, 1e6))
+    return np.full(edges.shape, 1.0 if isinstance(pair, LaplacePair) else 2.0)
 
 
-def _absolute(masses: Array, accuracy: float) -> Array:
+def _absolute(masses: Array, accuracy: Array) -> Array:
     """How far each mass may be off: by its two tails, or, around the median, by one of them and itself."""
     tails = np.minimum(np.cumsum(masses)[:-1], np.cumsum(masses[::-1])[::-1][1:])
     with np.errstate(divide="ignore", invalid="ignore"):
         errors = np.where(tails > 0, _UNIT * tails * (accuracy + np.abs(np.log(tails))), 0.0)
-    return np.asarray(np.append(0.0, errors) + np.append(errors, 0.0) + _UNIT * accuracy * masses)
+    own = np.maximum(np.append(accuracy[:1], accuracy), np.append(accuracy, accuracy[-1:]))
+    return np.asarray(np.append(0.0, errors) + np.append(errors, 0.0) + _UNIT * own * masses)
 
 
-def _sampled(p: Array, q: Array, rate: float, accuracy: float) -> Doubts:
+def _sampled(p: Array, q: Array, rate: float, accuracy: Array) -> Doubts:
     """Of (1-p) Q + p P_inner against Q."""
     inner = (np.maximum(p - (1 - rate) * q, 0.0) + _UNIT * q) / rate
     own_inner, own_q = _absolute(inner, accuracy), _absolute(q, accuracy)

@@ -365,9 +365,9 @@ def _curve(side: Side, rough: Rough, aim: Aim, change: float, terms: int) -> tup
         if isinstance(law, Points) and (law.losses > ends).any():
             beyond = law.losses > ends
             log_q = np.logaddexp(log_q, math.log(count) + np.logaddexp.reduce(law.logs[beyond] - law.losses[beyond]))
-    sure = aim.log_delta - 30
+    sure, steps = aim.log_delta - 30, sum(count for _, count in side.laws)
     return Curve(
-        side, tuple(lines), tuple(small), top, float(log_q) + 1e-9, side.doubt(aim.log_delta), sure
+        side, tuple(lines), tuple(small), top, float(log_q) + 1e-9 + 1e-12 * steps, side.doubt(aim.log_delta), sure
     ), terms if starved else cost
 
 

@@ -11,7 +11,7 @@ from scipy.special import erfcx, gammainccinv, gammaincinv, ndtr
 from hush.accounting.losses import Array, Continuous, bin_masses
 
 _CERTAINTY = 41.0  # the quadrature error is below exp(-41) = 1.6e-18
-_SPREAD = 500.0  # squared argument of Phi up to which tails keep their relative accuracy: Phi(-sqrt(500)) = 1e-111
+_SPREAD = 800.0  # how much narrower integrands may be in a tail: by arguments of Phi up to sqrt(600), or 1e-131
 
 
 @dataclass(frozen=True)
@@ -23,25 +23,26 @@ class ProjectedPair(Continuous):
 
         Q(u > t) = P(u < -t) = E_z Phi(-t/z - z/2),      P(u > t) = Q(u < -t) = E_z Phi(-t/z + z/2).
 
-    The mean over z is the trapezoid rule in y = log z. The density q of y + log sigma is entire,
-    ``q(v) = c exp(-(r/2)(e^{-2v} + 2v))``, and its modulus integrates to (cos 2b)^(-r/2) over the line Im v = b. With
-    |erfcx(w)| <= 1 for Re w >= 0, Phi(-t/z -+ z/2) is at most 1 + exp(t sin(b)^2) / 2 there. So (Trefethen and
-    Weideman 2014, Theorem 5.1) step h errs by at most
+    The mean over z is the trapezoid rule in y = log z, with step ``h = pi / sqrt(41 N)``,
 
-        2 (cos 2b)^(-r/2) (1 + exp(t sin(b)^2) / 2) / (exp(2 pi b / h) - 1)   for every 0 < b < pi/4,
+        N = (2 + 0.03/sigma^2) r + sqrt(r)/sigma + t + 800.
 
-    about exp(-pi^2 / (h^2 (r + t))) at the best b. The step used is smaller, ``h = pi / sqrt(41 (2r + t + 500))``,
-    because in a tail the integrand is narrower by the squared argument of Phi. That the accuracy is then relative, down
-    to masses of 1e-111, is checked by halving the step, not proved.
+    It errs by less than 2^-53 of any of these tails that exceeds 1e-130: docs/certificate.md has the proof.  (In short:
+    a tail is the integral of the loss's density over v > t; the density is a Bessel function of v, and so is the
+    integral of its integrand's modulus along Im y = b, which is all that the rule's error depends on.)
     """
 
     noise_multiplier: float
     projections: int
 
-    @property
-    def accuracy(self) -> float:
-        """Relative accuracy of the tails in units of 2^-50: sums of positive terms, each with a weight and a Phi."""
-        return 24 + 7 * math.sqrt(self.projections)
+    def accuracy(self, t: Array) -> Array:
+        """Relative accuracy of the tails at t in units of 2^-50, apart from |log tail|.
+
+        A pairwise sum of terms costs 4, a Phi 2, and a weight, exp of -(r/2)(e^{-2v} - 1 + 2v) with |v| up to some 30
+        deviations of 1/sqrt(2r), up to 7 sqrt(r).  The argument z/2 - t/z of Phi is the difference of two numbers near
+        sqrt(t/2), with z good to 8 units in its last place: 8 sqrt(t).
+        """
+        return np.asarray(24 + 7 * math.sqrt(self.projections) + 8 * np.sqrt(np.abs(t)))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         q_far, p_far, p_near = self._tails(np.abs(edges))
@@ -109,7 +110,8 @@ class ProjectedPair(Continuous):
 def _nodes(noise_multiplier: float, projections: int, largest: float) -> tuple[Array, Array]:
     """Trapezoid nodes z and weights for the law of z, cut where less than 1e-130 is left above and 1e-300 below."""
     r = float(projections)
-    step = math.pi / math.sqrt(_CERTAINTY * (2 * r + largest + _SPREAD))
+    narrow = (2 + 0.03 / noise_multiplier**2) * r + math.sqrt(r) / noise_multiplier + largest + _SPREAD
+    step = math.pi / math.sqrt(_CERTAINTY * narrow)
     step = min(step, 2 * math.pi * 0.6 / (_CERTAINTY + 0.6 * r))
     low = -0.5 * math.log(2 * float(gammainccinv(r / 2, 1e-300)) / r)
     high = -0.5 * math.log(2 * float(gammaincinv(r / 2, 1e-130)) / r)

@@ -113,8 +113,8 @@ def _projected(pair: ProjectedPair, epsilons: Array) -> tuple[Array, Array]:
         doubt = _UNIT * (8 + np.abs(first) + np.abs(second) + epsilon + (ratio + z) * (ratio + z))
         share = -np.expm1(np.minimum(second - first, 0.0))
         terms = np.exp(first) * weight
-        total, unsure = float(terms @ share), float(terms @ (doubt * (1 + share)))
-        unsure += total * _UNIT * pair.accuracy + 1e-290
+        total, unsure = float((terms * share).sum()), float(terms @ (doubt * (1 + share)))
+        unsure += total * _UNIT * float(pair.accuracy(np.array([epsilon]))[0]) + 1e-290
         lower[k] = math.log(total - unsure) if total > unsure else -math.inf
         upper[k] = math.log(total + unsure)
     return lower, np.minimum(upper, 0.0)
