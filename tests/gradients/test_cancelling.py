@@ -72,6 +72,22 @@ def test_a_tied_embedding_whose_positions_cancel_stays_within_the_threshold(
         assert float(weighted_sum(pair, weight).double().norm()) <= 1 + 1e-5
 
 
+class TestImitatedBfloat16:
+    @pytest.mark.parametrize(("positions", "size"), [(2, 5), (2, 16), (4, 32), (16, 64)])
+    def test_no_contribution_exceeds_the_threshold(
+        self, positions: int, size: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(products, "in_bfloat16", lambda x: x.dtype == torch.bfloat16)
+        monkeypatch.setattr(gradients, "steady", lambda x: False)
+        for seed in range(3):
+            a, b = cancelling(positions, size, torch.bfloat16, seed=seed)
+            weights = 1 / squared_norms([Outer(a, b, (size, size))]).sqrt()
+            each = gradients.scaled(b, weights.view(-1, 1, 1, 1), coarse=False)
+            assert each.dtype == torch.bfloat16
+            sums = torch.einsum("ngto,ngti->noi", each.double(), a.double())
+            assert float(sums.flatten(1).norm(dim=1).max()) <= 1 + 1e-4
+
+
 def truncated(x: Tensor) -> Tensor:
     return (x.view(torch.int32) & -(1 << 13)).view(torch.float32)
 

@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hush.precision import tf32_in_products, with_tf32
+from hush.rounding import BFLOAT16, TF32
 
 _HALF = (torch.bfloat16, torch.float16)
 
@@ -45,6 +46,11 @@ def in_tf32(x: Tensor, coarse: bool) -> bool:
     return x.is_cuda and x.dtype != torch.float64 and x.dtype != torch.bfloat16 and (coarse or tf32_in_products())
 
 
+def in_bfloat16(x: Tensor) -> bool:
+    """Whether products of this read 8 bits of it, which is all it has; a CPU's are computed in float32."""
+    return x.is_cuda and x.dtype == torch.bfloat16
+
+
 def fitted(x: Tensor, coarse: bool) -> Tensor:
     """The numbers that products of this see: rounded to nearest, where they read fewer bits than it has."""
     return nearest_tf32(x) if x.dtype == torch.float32 and in_tf32(x, coarse) else x
@@ -59,16 +65,16 @@ def nearest_tf32(x: Tensor) -> Tensor:
 def scaled(b: Tensor, weights: Tensor, coarse: bool) -> Tensor:
     """Weights times a factor, of the kind that its products are computed in."""
     result = wide(b) * weights
-    if b.dtype == torch.bfloat16 and b.is_cuda:
+    if in_bfloat16(b):
         return aligned(result.to(b.dtype))
     return fitted(result, coarse)  # float16's small numbers would be rounded by up to their own size
 
 
 def rounding_of_scaled(b: Tensor, coarse: bool) -> float:
     """By which share of itself a scaled factor may be rounded."""
-    if b.dtype == torch.bfloat16 and b.is_cuda:
-        return 2.0**-9
-    return 2.0**-11 if in_tf32(b, coarse) else 0.0
+    if in_bfloat16(b):
+        return BFLOAT16
+    return TF32 / 2 if in_tf32(b, coarse) else 0.0
 
 
 def product(x: Tensor, y: Tensor, coarse: bool = False) -> Tensor:
