@@ -6,8 +6,8 @@ the rule is right, its gradients weighted by r add up to what autograd finds at 
 
 On a CPU, where float32 or better is in play, one r is enough: eight powers of two, spread over the examples. Products
 with powers of two aren't rounded, so `g_r = r_i g` holds to the last bit, unless something of an example with another
-weight is large enough to change one. What fails there, few examples, and whatever is coarser are asked with two choices
-of r: half of the examples zero, then the other half, the rest powers of two.
+weight is large enough to change one. What fails there, and whatever is coarser, is asked with two choices of r: half of
+the examples zero, then the other half, the rest powers of two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from hush.gradients.tape import Use
 _HALF = (torch.bfloat16, torch.float16)
 _GOLDEN = (5**0.5 - 1) / 2
 _LEVELS = 8
-_FEW = 2 * _LEVELS
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def looked_for(
     rounding = _COARSE if values.is_cuda or half else _FINE
     told: dict[int, Place] = {}
     doubtful = list(open_uses)
-    if n >= _FEW and rounding is _FINE:
+    if rounding is _FINE:
         look = _Look(values, uses, grads, n, doubtful, _EXACT)
         look.probe(_levels(values, n, turn))
         told = {k: place for k, place in look.places().items() if isinstance(place, Layout | Verdict)}
