@@ -179,12 +179,13 @@ def test_a_projection_is_of_the_whole_gradient(case):
     torch.testing.assert_close(seen[0][0, 1, 0], torch.sqrt(sum(squares) / 2), rtol=1e-9, atol=1e-12)
 
 
-def test_stacked_networks_are_the_modules():
-    """CIFAR-10's and the texts': the module with a stacked model's weights gives the same outputs."""
+@pytest.mark.parametrize("maxima", [False, True])
+def test_the_stacked_cifar_network_is_the_module(maxima):
+    """The module with a stacked model's weights gives the same outputs."""
     torch.manual_seed(0)
-    stacked = architectures.cifar_network()
+    stacked = architectures.cifar_network(maxima)
     weights = stacked.start([torch.Generator().manual_seed(0)], torch.device("cpu"))
-    module = network("cifar-network")
+    module = network("cifar-network" + "-maxima" * maxima)
     convolutions = [layer for layer in module if isinstance(layer, nn.Conv2d)]
     x = torch.randn(1, 2, 1, 32, 32, 3)
     with torch.no_grad():
@@ -198,6 +199,9 @@ def test_stacked_networks_are_the_modules():
         torch.testing.assert_close(found, module(x[0, :, 0].movedim(3, 1)), rtol=1e-4, atol=1e-5)
     assert stacked.size == 623_146
 
+
+def test_the_stacked_text_network_is_the_module():
+    torch.manual_seed(0)
     stacked = architectures.text_network()
     weights = stacked.start([torch.Generator().manual_seed(0)], torch.device("cpu"))
     module = network("text-network")
@@ -415,6 +419,7 @@ def test_networks_have_the_parameters_their_papers_state():
     stated = {
         "mnist-network": architectures.mnist_network().size,
         "cifar-network": 623_146,
+        "cifar-network-maxima": 623_146,
         "text-network": 598_274 + 512,  # PyTorch's second biases
         "alexnet": 21_598_922,
         "vgg13": 32_394_562,

@@ -19,7 +19,7 @@ from hush.keys import Key
 from hush.plan import Plan
 from hush.training import Private
 
-NETWORKS = ("cifar-network", "mnist-network", "text-network")
+NETWORKS = ("cifar-network", "cifar-network-maxima", "mnist-network", "text-network")
 Found = list[tuple[float, float]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +25,11 @@ def mnist_network() -> nn.Module:
     )
 
 
-def cifar_network() -> nn.Module:
-    """Papernot et al. 2020's for CIFAR-10, as Bu et al. 2021 count it: seven convolutions, one dense, 623,146."""
+def cifar_network(maxima: bool = False) -> nn.Module:
+    """Papernot et al. 2020's for CIFAR-10, as Bu et al. 2021 count it: seven convolutions, one dense, 623,146.
+
+    Neither the count nor the text tells how it pools; by means here unless by `maxima`.
+    """
     layers: list[nn.Module] = []
     channels = 3
     for width, count in ((32, 2), (64, 2), (128, 2), (256, 1)):
@@ -33,7 +37,7 @@ def cifar_network() -> nn.Module:
             layers += [nn.Conv2d(channels, width, 3, padding=1), nn.Tanh()]
             channels = width
         if count == 2:
-            layers.append(nn.AvgPool2d(2))
+            layers.append(nn.MaxPool2d(2) if maxima else nn.AvgPool2d(2))
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(256 * 4 * 4, 10))
 
 
@@ -99,6 +103,7 @@ def vgg13() -> nn.Module:
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mnist-network": mnist_network,
     "cifar-network": cifar_network,
+    "cifar-network-maxima": partial(cifar_network, maxima=True),
     "text-network": TextNetwork,
     "alexnet": alexnet,
     "vgg13": vgg13,

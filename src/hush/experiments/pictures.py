@@ -119,7 +119,7 @@ def one_varied(experiment: Experiment, scores: Scores, folder: Path) -> str | No
     }
     figure, axes = panels(2, 3, 3.2)
     for axis, name in zip(axes, names, strict=False):
-        axis.set(xlabel=name, ylabel="test accuracy, percent", ylim=(82, 97))
+        axis.set(xlabel=name, ylabel="test accuracy, percent", ylim=(78, 96))
         rows = [row for row in experiment.rows if row.panel == name and "mean" in scores.get(row.name, {})]
         points = [(row.place or 0.0, scores[row.name]) for row in rows] + [(middle[name], scores[reference.name])]
         points.sort(key=lambda point: point[0])

@@ -172,7 +172,7 @@ def _quick(row: Row, task: Task) -> Row:
     """Fewer records and steps: shows that the row runs, not what it reaches."""
     records = len(task.train)
     batch, most = min(row.batch, records / 8), QUICK_STEPS
-    if row.model in ("cifar-network", "text-network"):  # the slow ones
+    if row.model.startswith("cifar-network") or row.model == "text-network":  # the slow ones
         batch, most = 32, 5
     spends = row.steps is None and row.epochs is None  # as many steps as the full number of records would allow
     steps, z_steps = most if spends else min(row.length(records), most), min(row.z_steps, 3)

@@ -90,6 +90,8 @@ def model(name: str, task: Task) -> Model:
         },
         "mnist-network": architectures.mnist_network,
         "cifar-network": architectures.cifar_network,
+        "cifar-network-maxima": partial(architectures.cifar_network, maxima=True),
+        "cifar-network-rectified": partial(architectures.cifar_network, activation=torch.relu),
         "text-network": architectures.text_network,
         "mnist-tanh-network": lambda: architectures.mnist_network(torch.tanh),
         "scattering-network": lambda: architectures.scattering_network(x.shape[4], x.shape[2]),
