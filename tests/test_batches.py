@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 from hush.batches import Batch, batches
 from hush.keys import Key
 from hush.sampling import Poisson
-from hush.sources import Items, Tensors, seeded, source, without_rows
+from hush.sources import Items, Tensors, source, without_rows
 from hush.units import Draw, Users
 
 KEY = Key.from_seed(40)
@@ -236,13 +236,6 @@ def test_loading_leaves_the_global_generators_alone(workers: int) -> None:
     before = states()
     run(Pairs(noisy=True), 6, workers)
     assert states() == before
-
-
-def test_seeded_puts_the_generators_back_after_an_error() -> None:
-    before = torch.get_rng_state()
-    with pytest.raises(RuntimeError), seeded(3):
-        raise RuntimeError
-    assert torch.equal(before, torch.get_rng_state())
 
 
 # Errors

@@ -64,7 +64,7 @@ def _from_items(
     for step in steps:
         charge(step)
         drawn = draw(step)
-        data = source.take(drawn.indices.tolist(), _seed(key, step))
+        data = source.take(drawn.indices.tolist(), _secret(key, step))
         yield Batch(step, drawn, source.empty() if len(drawn) == 0 else data)
 
 
@@ -80,7 +80,7 @@ def _from_workers(
     drawn: deque[tuple[int, Draw]] = deque()
     refused: list[Exception] = []
 
-    def orders() -> Iterator[tuple[list[int], int]]:
+    def orders() -> Iterator[tuple[list[int], bytes]]:
         for step in steps:
             try:
                 charge(step)
@@ -88,7 +88,7 @@ def _from_workers(
             except Exception as error:  # raised below, after the batches that were charged
                 refused.append(error)
                 return
-            yield drawn[-1][1].indices.tolist(), _seed(key, step)
+            yield drawn[-1][1].indices.tolist(), _secret(key, step)
 
     loader: DataLoader[Any] = DataLoader(
         _Orders(source),
@@ -107,12 +107,12 @@ def _from_workers(
 
 
 class _Orders(Dataset[Any]):
-    """A data set whose "records" are whole batches: (positions, seed) in, batch out.  No worker is sent the key."""
+    """A data set whose "records" are whole batches: (positions, secret) in, batch out.  No worker is sent the key."""
 
     def __init__(self, source: Items) -> None:
         self.source = source
 
-    def __getitem__(self, order: tuple[list[int], int]) -> Any:
+    def __getitem__(self, order: tuple[list[int], bytes]) -> Any:
         return self.source.take(*order)
 
 
@@ -120,5 +120,5 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _seed(key: Key, step: int) -> int:
-    return key.seed64("transformations", step) >> 1  # generators take 63 bits without complaint
+def _secret(key: Key, step: int) -> bytes:
+    return key.derive("transformations", step)

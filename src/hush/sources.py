@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset, default_collate
 
+from hush.randomness import seeded
 from hush.units import Positions
 
 Collate = Callable[[list[Any]], Any]
@@ -64,15 +63,15 @@ class Items:
         self.on_device = isinstance(data, _Rows) and data.on_device
         self._empty: Any = None
 
-    def take(self, indices: list[int], seed: int) -> Any:
+    def take(self, indices: list[int], secret: bytes) -> Any:
         """The batch of the records at these positions, or None if there are none.
 
-        Random transformations see PyTorch's CPU generator, NumPy's and Python's seeded with `seed`: what they make of a
-        step doesn't depend on the steps before, on the number of workers, or on where a run was resumed.
+        Random transformations see PyTorch's CPU generator, NumPy's and Python's begin from `secret`: what they make of
+        a step doesn't depend on the steps before, on the number of workers, or on where a run was resumed.
         """
         if not indices:
             return None
-        with seeded(seed):
+        with seeded(secret):
             several = getattr(self.data, "__getitems__", None)
             items = several(indices) if several is not None else [self.data[i] for i in indices]
             return self.collate(list(items))
@@ -83,7 +82,7 @@ class Items:
         Tried on the first records, forwards and backwards: the rows must be those of the same records each time.
         """
         first = list(range(min(self.records, _TRIED)))
-        there, back = self.take(first, 0), self.take(first[::-1], 0)
+        there, back = self.take(first, b""), self.take(first[::-1], b"")
         for one, other in zip(_columns(there), _columns(back), strict=False):
             same_rows = one.shape == other.shape and len(one) == len(first)
             if same_rows and not torch.equal(one.flip(0), other) and _rows(one) == _rows(other):
@@ -97,7 +96,7 @@ class Items:
         if self._empty is None:
             if self.records == 0:
                 raise ValueError("A data set without records doesn't tell the shape of an empty batch; pass tensors.")
-            self._empty = without_rows(self.take([0], 0))
+            self._empty = without_rows(self.take([0], b""))
         return self._empty
 
 
@@ -163,21 +162,6 @@ def without_rows(batch: Any) -> Any:
         f"A batch may be empty, and hush can't make an empty one of {type(batch).__name__}; "
         "let the collate function return tensors with one row per record, in tuples, lists or dictionaries."
     )
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """PyTorch's CPU generator, NumPy's and Python's global ones start from `seed` inside, and are put back after."""
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])
 
 
 def _refuse(data: Any) -> None:

@@ -47,6 +47,7 @@ from hush.local import Local
 from hush.optim import AdamBC
 from hush.plan import Plan
 from hush.precision import Watch, is_compiled, unit_roundoff
+from hush.randomness import Randomness
 from hush.rounding import BFLOAT16, FLOAT32, rounding_margin, summed_at_once
 from hush.sources import Collate, Items, source
 from hush.spending import Spending, open_ledger
@@ -103,6 +104,7 @@ class Private:
         self._names, self._parameters = self._trained()
         plan.stds(0, self._names, self.threshold)  # refuses parameters without a norm before anything is charged
         self._memory = Memory(capacity=self._capacity())
+        self._randomness = Randomness()
         self._said: tuple[str, ...] | None = None
         self._flattened: tuple[Any, Any, Callable[..., Tensor]] | None = None
         self._watch = Watch(model)
@@ -180,8 +182,9 @@ class Private:
                     warnings.warn(f"Stopped after {batch.step} of {self.plan.steps} steps. {refused}", stacklevel=2)
                     return
                 self.steps_done = batch.step + 1
-                self._pending = batch
-                yield batch.data
+                self._pending, given = batch, [batch.data]
+                del batch  # nothing here holds a batch while the next one is read
+                yield given.pop()
             if self._reader is me and self.steps_done == self.plan.steps:
                 self.spending.finish(self.steps_done)
         finally:
@@ -219,19 +222,20 @@ class Private:
             margin = rounding_margin(plan.batch, compute)
             return tuple(threshold * (1 - margin) for threshold in thresholds)
 
-        found = clipped_sum(
-            parameters,
-            on_leaves,
-            leaves,
-            groups=groups,
-            weigh=Weights(plan.clip.weigh, limits),
-            units=units,
-            engine=engine_at(self.engine, self.key, step, parameters, self._watch.roundoff),
-            microbatch=self.microbatch,
-            filling=self._filling,
-            memory=self._memory,
-            meanwhile=self._draw_ahead,
-        )
+        with self._randomness.of_step(self.key, step, self._devices()):
+            found = clipped_sum(
+                parameters,
+                on_leaves,
+                leaves,
+                groups=groups,
+                weigh=Weights(plan.clip.weigh, limits),
+                units=units,
+                engine=engine_at(self.engine, self.key, step, parameters, self._watch.roundoff),
+                microbatch=self.microbatch,
+                filling=self._filling,
+                memory=self._memory,
+                meanwhile=self._draw_ahead,
+            )
         self._pending = None  # from here on this step's noise is used up
         if found.notes != self._said:  # mostly the same at every step
             self._said = found.notes
@@ -374,6 +378,9 @@ class Private:
         if self._flattened is None or self._flattened[0] is not losses or self._flattened[1] != shape:
             self._flattened = (losses, shape, lambda *leaves: losses(*tree_unflatten(leaves, shape)))
         return self._flattened[2]
+
+    def _devices(self) -> list[torch.device]:
+        return sorted({p.device for p in self._parameters}, key=str)
 
     def _capacity(self) -> int | None:
         """How many examples a compiled program takes at once: on a GPU, or where the user compiled the model.

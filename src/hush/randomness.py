@@ -1,0 +1,94 @@
+"""Random numbers that a user's code draws while it sees records: dropout in a loss, augmentation in a data set.
+
+They must be secret.  A dropout mask belongs to a row of the batch, so one record more gives all later records other
+masks.  Over secret masks that makes no difference: all rows' have the same law, so each record can be taken to keep its
+own, and a mixture of private outputs is private.  But to whoever knows the generator's seed (`torch.manual_seed(0)` in
+a published notebook) the masks are known numbers, and every record's gradient moves.  So inside, the global generators
+begin anew from the run's key at every step, and afterwards go on where they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from hush.keys import Key
+
+_WORDS = 624  # the state of the Mersenne twister, which PyTorch's CPU generator, NumPy's and Python's all are
+
+
+class Randomness:
+    """The generators of a run's losses.  NumPy's and Python's, slow to set, are left alone where they aren't used.
+
+    That is asked at the 1st, 2nd, 4th, 8th, ... step, as for places.
+    """
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._everywhere = True
+
+    @contextmanager
+    def of_step(self, key: Key, step: int, devices: Sequence[torch.device]) -> Iterator[None]:
+        """Everything drawn inside is this step's own."""
+        self._steps += 1
+        asked = self._steps & (self._steps - 1) == 0
+        generators = [torch.cuda.default_generators[device.index or 0] for device in devices if device.type == "cuda"]
+        before = [generator.get_state() for generator in generators]
+        for k, generator in enumerate(generators):
+            generator.manual_seed(key.seed64("losses", step, k) >> 1)
+        try:
+            if self._everywhere or asked:
+                with seeded(key.derive("losses", step)):
+                    begun = _others()
+                    yield
+                    self._everywhere = begun != _others()
+            else:
+                with _torch_seeded(key.derive("losses", step)):
+                    yield
+        finally:
+            for generator, state in zip(generators, before, strict=True):
+                generator.set_state(state)
+
+
+@contextmanager
+def seeded(secret: bytes) -> Iterator[None]:
+    """PyTorch's CPU generator, NumPy's and Python's begin from `secret` inside, and are put back after."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    np.random.seed(_words(secret + b"NumPy"))
+    random.seed(secret + b"Python")
+    try:
+        with _torch_seeded(secret):
+            yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
+
+
+@contextmanager
+def _torch_seeded(secret: bytes) -> Iterator[None]:
+    """`manual_seed` would keep 32 bits of a seed, so the whole state is set: all words of it come from the secret."""
+    before = torch.get_rng_state()
+    state = before.clone()
+    fields = state.numpy()
+    fields[:] = 0
+    fields[:24].view(np.int32)[2:4] = 1  # no words left, so the next ones are made first; and it is seeded
+    fields[24 : 24 + 8 * _WORDS].view(np.uint64)[:] = _words(secret + b"PyTorch")
+    torch.set_rng_state(state)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
+
+
+def _words(secret: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+    return np.frombuffer(hashlib.shake_256(secret).digest(4 * _WORDS), dtype=np.uint32)
+
+
+def _others() -> tuple[object, ...]:
+    of_numpy = np.random.get_state(legacy=False)
+    return repr(of_numpy), of_numpy["state"]["key"].tobytes(), random.getstate()
