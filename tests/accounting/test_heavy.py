@@ -1,0 +1,162 @@
+"""Compositions with heavy tails: projected norms on samples, against the closed form of their loss's density.
+
+The inner loss of a projected release is generalised hyperbolic: given z it is N(z^2/2, z^2) under P, and the mean over
+z is a Bessel function (docs/certificate.md).  The references below use that; hush itself sums over z.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy.special import kve
+
+from hush.accounting import Gaussian, Laplace, Mechanism, Projected, answers, heavy
+from hush.accounting.projection import ProjectedPair
+
+Kind = tuple[float, int, float, int]
+"""sigma, projections, rate, steps."""
+
+
+def _run(kinds: list[Kind]) -> Mechanism:
+    parts = [(Projected(s, r) if rate == 1 else Projected(s, r).poisson(rate)) * steps for s, r, rate, steps in kinds]
+    run: Mechanism = parts[0]
+    for part in parts[1:]:
+        run = run + part
+    return run
+
+
+def _log_density(u: np.ndarray, sigma: float, r: int, sign: int) -> np.ndarray:
+    """log density of the inner loss under P (sign +1) or Q (-1), but for a constant."""
+    nu, x = (r + 1) / 2, 0.5 * np.sqrt(u * u + r / sigma**2)
+    return np.asarray(-nu * np.log(x) + np.log(kve(nu, x)) - x + sign * u / 2)
+
+
+def _loss_law(kind: Kind, direction: int, upper: float, step: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """Losses, P-masses on a fine grid, and the P-mass beyond; what is far below 0 sits at the lowest loss."""
+    sigma, r, rate, _ = kind
+    u = step * np.arange(-round(45 / step), round(upper / step) + 1)
+    far = (u[-1] + step / 2) * np.exp(1e-3 * (np.arange(10_000) + 0.5))
+    whole = np.concatenate([u, far])
+    logs = _log_density(whole, sigma, r, +1)
+    gaps = np.concatenate([np.full(u.size, step), 1e-3 * far])
+    total = float((np.exp(logs - logs.max()) * gaps).sum())
+    p = np.exp(logs - logs.max()) * gaps / total
+    q = np.exp(_log_density(u, sigma, r, -1) - logs.max()) * step / total
+    beyond, below = float(p[u.size :].sum()), max(0.0, 1 - float(q.sum()))
+    losses = np.logaddexp(math.log1p(-rate), math.log(rate) + u)
+    if direction > 0:
+        masses = np.append((1 - rate) * q + rate * p[: u.size], (1 - rate) * below)
+        return np.append(losses, math.log1p(-rate)), masses, rate * beyond
+    return -np.append(losses, math.log1p(-rate)), np.append(q, below), 0.0
+
+
+def _fourier_delta(kinds: list[Kind], direction: int, epsilon: float, upper: float, step: float = 0.02) -> float:
+    """delta by a plain Fourier sum over the closed-form densities: good to about 1e-13 T absolutely."""
+    laws = [(*_loss_law(kind, direction, upper, step), kind[3]) for kind in kinds]
+    period, count = 2 * upper + 6 * epsilon + 20, 4096
+    c, spacing = 32 / period, 2 * math.pi / period
+    s = c + 1j * spacing * np.arange(count)
+    logs = np.zeros(count, dtype=complex)
+    for losses, masses, _, steps in laws:
+        turns = np.exp(1j * spacing * np.multiply.outer(losses, np.arange(64)))
+        leaps = np.exp(np.multiply.outer(c + 64j * spacing * np.arange(64), losses)) * masses
+        logs += steps * np.log((leaps @ turns).ravel())
+    terms = np.exp(logs - s * epsilon) / (s * (s + 1))
+    assert np.abs(terms[-20:]).max() < 1e-13
+    total = float(terms.real.sum() - 0.5 * terms[0].real)
+    beyond = -math.expm1(sum(steps * math.log1p(-mass) for _, _, mass, steps in laws))
+    return spacing / math.pi * total + beyond
+
+
+@pytest.mark.parametrize("direction", [+1, -1])
+@pytest.mark.parametrize(
+    ("kinds", "delta"),
+    [
+        ([(3.942, 124, 0.00402, 903), (3.455, 10, 0.0171, 1330)], 1.2e-4),
+        ([(2.335, 50, 0.0366, 31)], 4.3e-7),
+        ([(1.3, 10, 0.02, 200)], 1e-5),
+        ([(2.0, 6, 0.3, 60)], 1e-6),
+    ],
+)
+def test_epsilon_agrees_with_a_fourier_sum_over_the_density_in_closed_form(
+    kinds: list[Kind], delta: float, direction: int
+) -> None:
+    steps = answers._directions(_run(kinds))[0 if direction > 0 else 1]
+    low, high = heavy.epsilon(steps, math.log(delta), 9e-5)
+    assert high - low <= 1e-4 * high
+    upper = high + 30
+    assert _fourier_delta(kinds, direction, low, upper) >= delta * (1 - 1e-6)
+    assert _fourier_delta(kinds, direction, high, upper) <= delta * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "delta"),
+    [
+        ((3.0, 16, 0.05, 1), (4.0, 20, 0.1, 1), 1e-12),
+        ((2.5, 30, 0.01, 1), (2.5, 30, 0.01, 1), 1e-18),
+        ((6.0, 40, 0.2, 1), (6.0, 40, 0.2, 1), 1e-30),
+    ],
+)
+def test_two_steps_agree_with_a_sum_of_positive_terms_at_any_depth(first: Kind, second: Kind, delta: float) -> None:
+    bounds = _run([first, second]).epsilon(delta)
+    assert bounds.width <= 1e-4 * bounds.upper
+    laws = [_loss_law(kind, +1, bounds.upper + 12, 0.01) for kind in (first, second)]
+    (losses, masses, beyond), (others, other_masses, other_beyond) = laws
+    for epsilon, sign in ((bounds.lower, 1), (bounds.upper, -1)):
+        exact = beyond + other_beyond
+        for part in np.array_split(np.arange(losses.size), 20):
+            spared = np.maximum(-np.expm1(epsilon - np.add.outer(losses[part], others)), 0.0)
+            exact += float(masses[part] @ (spared @ other_masses))
+        assert sign * (exact / delta - 1) >= -2e-5
+
+
+WIDE_BEFORE: list[tuple[list[Kind], float]] = [
+    ([(4.6, 18, 0.01, 2209)], 2e-13),
+    ([(8.04, 16, 0.0126, 899)], 2.6e-14),
+    ([(6.2, 10, 0.0185, 415_569)], 1.3e-6),
+    ([(8.5, 5, 3e-4, 11)], 9e-9),
+    ([(12.5, 8, 0.03, 667_960)], 5e-11),
+    ([(1.15, 374, 2e-4, 3031)], 6e-14),
+    ([(12.6, 14, 1.0, 2977)], 7e-20),
+    ([(0.66, 89, 1e-6, 368)], 7e-20),
+    ([(3.54, 8, 0.2, 119_450)], 1e-10),
+    ([(1.02, 12, 8.6e-6, 58_979), (18.1, 16, 7.4e-6, 59), (16.4, 83, 1.7e-3, 1)], 1.8e-18),
+]
+
+
+@pytest.mark.parametrize(("kinds", "delta"), WIDE_BEFORE)
+def test_projections_on_samples_are_narrow_within_a_second(kinds: list[Kind], delta: float) -> None:
+    run = _run(kinds)
+    start = time.process_time()
+    bounds = run.epsilon(delta)
+    assert time.process_time() - start < 1.0
+    assert bounds.width <= 1e-4 * bounds.upper
+
+
+def test_one_projection_is_beyond_or_nothing_at_once() -> None:
+    start = time.process_time()
+    assert (Projected(0.34, 2).poisson(0.1) * 395).epsilon(1e-20).lower == 1e4
+    assert (Projected(0.74, 464).poisson(1.6e-6) * 16_732).epsilon(2.5e-4).upper == 0.0
+    assert time.process_time() - start < 1.0
+
+
+def test_projections_beside_other_steps_are_between_fewer_and_more_of_them() -> None:
+    projected = Projected(2.0, 20).poisson(0.01) * 200
+    mixed = projected + Gaussian(5.0) * 3 + Gaussian(1.5).poisson(0.02) * 100 + Laplace(20.0)
+    bounds, alone = mixed.epsilon(1e-8), projected.epsilon(1e-8)
+    assert bounds.width <= 1e-4 * bounds.upper
+    assert alone.upper < bounds.lower < alone.upper + 3
+
+
+@pytest.mark.parametrize(("sigma", "r"), [(0.3, 1), (1.3, 4), (0.9, 30), (5.0, 300), (0.1, 40)])
+def test_the_sum_over_z_is_the_density_in_closed_form_however_far_out(sigma: float, r: int) -> None:
+    pair = ProjectedPair(sigma, r)
+    places = np.array([0.0, 0.7, 5.0, 60.0, 900.0])
+    z, weight = pair.nodes(900.0)
+    sums = np.array([float((weight / z * np.exp(-0.5 * (v / z - z / 2) ** 2)).sum()) for v in places])
+    seen = sums > 1e-290
+    sums, closed = sums[seen], _log_density(places[seen], sigma, r, +1)
+    np.testing.assert_allclose(np.log(sums) - np.log(sums[0]), closed - closed[0], rtol=0, atol=2e-11)
