@@ -152,9 +152,11 @@ def resumed(folder: Path) -> Private:
     return Private.resume(folder, model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
-def test_a_checkpoint_resumed_twice_uses_its_noise_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [0, 3])
+def test_a_checkpoint_resumed_twice_uses_its_noise_once(tmp_path: Path, before: int) -> None:
     private = private_of(nn.Linear(4, 1), ledger=tmp_path / "ledger")
-    steps(private, 3)
+    if before:
+        steps(private, before)
     private.save(tmp_path / "checkpoint")
     one, other = resumed(tmp_path / "checkpoint"), resumed(tmp_path / "checkpoint")
     assert one.key == other.key == private.key

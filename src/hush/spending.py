@@ -31,7 +31,7 @@ class Spending:
         self.fresh = fresh
         self._first = self._end = 0
         self._beside: Counts = {}
-        self._mark = mark
+        self._mark: str | None = ledger.mark(self.run) if mark is None else mark
         self._process = os.getpid()
 
     @property
