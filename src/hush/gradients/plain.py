@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from hush.gradients.adding import added, weighted_rows
+from hush.gradients.aligning import ALIGNED
 from hush.gradients.engines import ClippedSum, Losses, Task, one_loss_each, pick
 from hush.gradients.filling import weights_of
 from hush.gradients.products import wide
@@ -95,7 +96,10 @@ def _evenly(n: int, most: int) -> int:
 
 
 class Substitute(TorchFunctionMode):
-    """Other tensors in the parameters' places, wherever a PyTorch function meets them."""
+    """Other tensors in the parameters' places, wherever a PyTorch function meets them.
+
+    Operations that would round an example otherwise in another place are replaced, too.
+    """
 
     def __init__(self, replacements: dict[int, Tensor]) -> None:
         super().__init__()
@@ -104,7 +108,8 @@ class Substitute(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return func(*self._replaced(args), **self._replaced(kwargs or {}))
+        args, kwargs = self._replaced(args), self._replaced(kwargs or {})
+        return ALIGNED.get(func, func)(*args, **kwargs)
 
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, Tensor):

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from hush.gradients.aligning import ALIGNED
 from hush.gradients.factors import Factor
 from hush.gradients.layout import Layout
 from hush.gradients.moving import moves_examples
@@ -82,7 +83,7 @@ class Tape(TorchFunctionMode):
         if torch.is_grad_enabled() and any(self.is_source(tensor) for tensor in tensors):
             result = self._recorded(func, args, kwargs)
         else:
-            result = func(*args, **kwargs)
+            result = ALIGNED.get(func, func)(*args, **kwargs)
         if writes_in_place(func, kwargs):
             written = tensors_in((kwargs["out"],)) if kwargs.get("out") is not None else tensors[:1]
             self._filled |= {_storage(x): x for x in written if id(x) in self._clean}

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hush.gradients import aligning
 from hush.gradients.factors import Outer
 from hush.gradients.layout import Layout
 from hush.gradients.rules.common import cast, hold, positions, summed
@@ -69,15 +70,16 @@ def multi_head_attention(
     mask = _mask(attn_mask, key_padding_mask, n, num_heads, length, source, q)
     rate = dropout_p if training else 0.0
     if need_weights:
+        q, k_, v = (aligning.whole_vectors(x) for x in (q, k_, v))
         scores = q @ k_.transpose(-1, -2) / math.sqrt(head)
         probabilities: Tensor | None = F.softmax(scores if mask is None else scores + mask, -1)
         assert probabilities is not None
-        attended = (F.dropout(probabilities, rate) if rate > 0 else probabilities) @ v
+        attended = ((F.dropout(probabilities, rate) if rate > 0 else probabilities) @ v)[..., :head]
         if average_attn_weights:
             probabilities = probabilities.mean(1)
     else:
         causal = is_causal and mask is None
-        attended = F.scaled_dot_product_attention(q, k_, v, mask, rate, causal)
+        attended = aligning.attention(q, k_, v, mask, rate, causal)
         probabilities = None
     attended = attended.permute(2, 0, 1, 3).reshape(length, n, dim)
     tape.mark_data([attended])
@@ -92,7 +94,7 @@ def _part(
     x = cast(x)
     w, b = tape.stand_in(weight), tape.stand_in(bias)
     part = None if b is None else b[bias_rows[0] : bias_rows[1]]
-    output = F.linear(x, w[rows[0] : rows[1]], part)
+    output = aligning.linear(x, w[rows[0] : rows[1]], part)
     held, shape = hold(x), tuple(weight.shape)
 
     def among(grad: Tensor, rows: tuple[int, int], total: int) -> Tensor:

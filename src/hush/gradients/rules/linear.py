@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hush.gradients import aligning
 from hush.gradients.factors import Outer
 from hush.gradients.rules.common import cast, hold, positions, summed
 from hush.gradients.tape import Tape
-
-_VECTOR = 16  # numbers
 
 
 def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
@@ -22,7 +21,7 @@ def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None
         return NotImplemented
     input = cast(input)
     w, b = tape.stand_in(weight), tape.stand_in(bias)
-    output = _owned(F.linear(_aligned(input, weight), _aligned(w, weight), b))
+    output = _owned(aligning.linear(input, w, b))
     record_product(tape, "linear", input, weight, w, output, transposed=False)
     if bias is not None:
         shape = tuple(bias.shape)
@@ -54,23 +53,6 @@ def addmm(tape: Tape, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float 
     shape = tuple(input.shape)
     tape.record("addmm bias", input, b, output, lambda layout, grad: summed(layout, grad, shape))
     return output
-
-
-def _aligned(x: Tensor, weight: Tensor) -> Tensor:
-    """On a CPU, the rows of a narrow layer's input or weight filled up with zeros to whole vectors.
-
-    Otherwise they begin at different places of a vector, and MKL rounds the products of rows 0, 1, 2 and 3 differently.
-    Not inside a checkpoint, which computes the layer again, and not from here.
-    """
-    short, narrow = -x.shape[-1] % _VECTOR, min(weight.shape) <= _VECTOR
-    if not short or not narrow or x.device.type != "cpu" or _checkpointed():
-        return x
-    return F.pad(x, (0, short))
-
-
-def _checkpointed() -> bool:
-    """Whether somebody watches which tensors are kept for the backward pass."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def _owned(output: Tensor) -> Tensor:
