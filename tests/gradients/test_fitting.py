@@ -208,7 +208,7 @@ def test_what_plain_training_needs_is_never_overestimated() -> None:
     sizes = Sizes(list(layer.parameters()), layer, (torch.zeros(250, 3),), Memory())  # type: ignore[arg-type]
     shapes = (torch.Size([3]),)
     sizes.memory.sizes |= {("plain", shapes, 128): 700.0, ("plain", shapes, 64): 600.0}
-    assert plain_bytes(sizes) == pytest.approx(2 * 16 + 700 + 100 * (250 - 128) / 64)
+    assert plain_bytes(sizes, 300) == pytest.approx(2 * 16 + 300 * 12 + 700 + 100 * (250 - 128) / 64)
 
 
 class Fake:

@@ -7,7 +7,7 @@ Three ways give the same numbers:
 - `transposed`: two backward passes.  The gradient of `sum_i a_i loss_i` is linear in a, with transpose
   `v -> (<g_i, v>)_i`, so differentiating it by a gives the derivatives along v (the double-vjp trick).
 
-Each may take the batch in parts of so many `rows`, to need less memory.
+Each may take the batch in parts, to need less memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from hush.gradients.engines import Directions, Losses, count, one_loss_each, pick
-from hush.gradients.filling import VECTOR
+from hush.gradients.filling import VECTOR, up_to
 from hush.gradients.plain import Substitute
 from hush.gradients.rules.common import without_speed_warnings
 
@@ -28,12 +28,11 @@ from hush.gradients.rules.common import without_speed_warnings
 def forward(
     parameters: Sequence[Tensor],
     losses: Losses,
-    batch: Sequence[Any],
+    pieces: Sequence[Sequence[Any]],
     directions: Directions,
     wanted: range,
-    rows: int,
 ) -> Tensor:
-    """Derivatives `[n, len(wanted)]`, direction by direction.
+    """Derivatives `[n, len(wanted)]` of the examples of a batch in pieces, direction by direction.
 
     The parameters themselves carry the tangents, so whatever code uses them is differentiated.  Leaving the level takes
     the tangents away again.
@@ -42,7 +41,7 @@ def forward(
     for j in wanted:
         with torch.no_grad(), forward_ad.dual_level():
             fill([_tangent(parameter) for parameter in parameters], directions(j))
-            columns.append(torch.cat([_along_tangents(losses, part) for part in parts(batch, rows)]))
+            columns.append(torch.cat([_along_tangents(losses, part) for part in pieces]))
     return torch.stack(columns, 1)
 
 
@@ -51,27 +50,28 @@ def _along_tangents(losses: Losses, batch: Sequence[Any]) -> Tensor:
     return torch.zeros_like(value) if tangent is None else tangent.clone()
 
 
-def parts(batch: Sequence[Any], rows: int) -> list[tuple[Any, ...]]:
-    """The batch in parts of up to `rows` examples, or as it is where that is no fewer than it has.
+def parts(batch: Sequence[Any], rows: int, size: int | None = None) -> list[tuple[Any, ...]]:
+    """The batch filled up to `size` in parts of up to `rows` examples, or as a whole where that is no fewer.
 
-    Whole vectors of them, where there are as many: a record is then rounded the same in any part (see `filling`).
+    Whole vectors of them, where there are as many: a record is then rounded the same in any part (see `filling`).  Only
+    the last part has copies, and none has nothing else.
     """
     n, unit = count(batch), VECTOR if rows >= VECTOR else 1
-    if rows >= n:
-        return [tuple(batch)]
+    size = n if size is None else size
+    if rows >= size:
+        return [up_to(size, batch)]
     most = rows - rows % unit
-    size = unit * -(-n // (unit * -(-n // most)))
-    return [pick(batch, slice(k, k + size)) for k in range(0, n, size)]
+    each = unit * -(-size // (unit * -(-size // most)))
+    return [up_to(min(each, size - k), pick(batch, slice(k, min(k + each, n)))) for k in range(0, n, each)]
 
 
 def vectorised(
     parameters: Sequence[Tensor],
     losses: Losses,
-    batch: Sequence[Any],
+    pieces: Sequence[Sequence[Any]],
     directions: Directions,
     wanted: range,
     at_once: int,
-    rows: int,
 ) -> Tensor:
     """The same, `at_once` directions in one pass over the batch."""
     current = tuple(p.detach() for p in parameters)
@@ -95,7 +95,7 @@ def vectorised(
             for row, j in enumerate(numbers):
                 fill([column[row] for column in stacked], directions(j))
             now = [column[: len(numbers)] for column in stacked]
-            each = [torch.func.vmap(along(part), randomness="same")(*now) for part in parts(batch, rows)]
+            each = [torch.func.vmap(along(part), randomness="same")(*now) for part in pieces]
             found.append(torch.cat(each, 1))
     return torch.cat(found).T
 

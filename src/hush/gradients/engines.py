@@ -113,12 +113,14 @@ class Projected:
     """Clip by norms estimated from so many random projections; sensitivity C / sqrt(chi2_r / r) (Bu et al. 2021).
 
     The directions belong to the mechanism's randomness; a plan draws them from its run's key. `at_once` of them share
-    a pass over the batch (default: as many as plain training's memory allows).
+    a pass over the batch (default: as many as plain training's memory allows), and `rows` examples at most (a
+    microbatch; default: as many as that allows).
     """
 
     projections: int
     directions: Directions | None = None
     at_once: int | None = None
+    rows: int | None = None
 
     def __post_init__(self) -> None:
         if self.projections < 1 or (self.at_once is not None and self.at_once < 1):
@@ -187,6 +189,8 @@ def clipped_sum(
     memory = Memory() if memory is None else memory
     task = Task(parameters, losses, batch, groups, weigh, units, filling)
     parts = _parts(n, units, microbatch)
+    if isinstance(engine, Projected) and units is None:  # it parts batches itself: sums of parts need no memory there
+        engine, parts = replace(engine, rows=microbatch), [slice(0, n)]
     if n == 0:
         return _nothing(parameters, groups)
     found: list[ClippedSum] = []
@@ -341,9 +345,7 @@ def _run(task: Task, engine: Engine, memory: Memory) -> ClippedSum:
 
         task, engine = replace(task, weigh=of_mean), Auto()
     if isinstance(engine, Projected):
-        if task.units is not None:
-            return projected.projected(task, engine, memory)
-        return filled(task, lambda full: projected.projected(full, engine, memory))
+        return projected.projected(task, engine, memory)
     if isinstance(engine, Loop):
         return plain.loop(task)
     if isinstance(engine, Vmap):

@@ -11,9 +11,9 @@ on its place nor on what else is there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -71,11 +71,19 @@ def filled(task: Task, compute: Callable[[Task], ClippedSum]) -> ClippedSum:
     if short == 0:
         return compute(task)
 
-    batch = tuple(torch.cat([x, x[:1].expand(short, *x.shape[1:])]) if isinstance(x, Tensor) else x for x in task.batch)
-    found = compute(replace(task, batch=batch, copies=short))
+    found = compute(replace(task, batch=up_to(n + short, task.batch), copies=short))
     spoiled = ~torch.isfinite(found.norms).all()
     norms = found.norms[:n] if task.units is None else found.norms
     return replace(found, norms=norms, losses=found.losses[:n], spoiled=spoiled)
+
+
+def up_to(size: int, batch: Sequence[Any]) -> tuple[Any, ...]:
+    """The batch with copies of its first example behind it, so many that there are `size`."""
+
+    def longer(x: Tensor) -> Tensor:
+        return x if len(x) >= size else torch.cat([x, x[:1].expand(size - len(x), *x.shape[1:])])
+
+    return tuple(longer(x) if isinstance(x, Tensor) else x for x in batch)
 
 
 def weights_of(task: Task, norms: Tensor) -> Tensor:

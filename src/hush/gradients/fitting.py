@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -66,6 +66,18 @@ class Sizes:
         return max(1, sum(p.numel() * p.element_size() for p in self.parameters))
 
     @property
+    def input(self) -> float:
+        """Bytes of an example of the batch."""
+        tensors = [x for x in self.batch if isinstance(x, Tensor)]
+        return sum(x.numel() * x.element_size() for x in tensors) / count(self.batch)
+
+    @property
+    def unseen(self) -> float:
+        """Bytes an example that forward mode may need beyond what is counted on a CPU: its first operation writes out
+        the tangent of what it is given, which is zero."""
+        return 0.0 if footprint.sees_kernels(self.parameters[0].device) else self.input
+
+    @property
     def known(self) -> int:
         """The largest power of two that isn't more than there are examples."""
         return 1 << (count(self.batch).bit_length() - 1)
@@ -93,8 +105,11 @@ class Sizes:
         return self.beyond(step, 1)
 
 
-def plain_bytes(sizes: Sizes) -> float | None:
-    """What plain training of a batch holds at least, or None where it fails; to be asked in the precision it has."""
+def plain_bytes(sizes: Sizes, inputs: int) -> float | None:
+    """What plain training holds at least beside `inputs` examples; None where it fails.
+
+    To be asked in the precision that it has.
+    """
     known = sizes.known
     try:
         most = sizes.measured("plain", known, sizes.backward)
@@ -103,21 +118,22 @@ def plain_bytes(sizes: Sizes) -> float | None:
             most += (count(sizes.batch) / known - 1) * 2 * max(0.0, most - half)
     except Exception:  # whatever it is, it will come up, and be dealt with, where it is computed
         return None
-    return 2 * sizes.vector + most
+    return 2 * sizes.vector + most + sizes.input * inputs
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """Of what the size is asked.  `plain`: what plain training holds; `held`: what is held beside what is computed."""
+    """Of what the size is asked: of up to `n` examples at once, copied where the batch is `filled` up.
+
+    `plain` is what plain training holds, `held` what a step holds beside its parameters and what is computed.
+    """
 
     sizes: Sizes
     engine: Projected
+    n: int
     plain: float | None
-    held: int = 0
-
-    @property
-    def n(self) -> int:
-        return count(self.sizes.batch)
+    held: float
+    filled: bool = False
 
     def forward(self, most: int = _MOST_AT_ONCE) -> Fit:
         """For forward mode, within 1.3 times plain training's memory; `most` directions at once at most.
@@ -136,14 +152,16 @@ class Fitting:
         fit = self._backward(double)
         return Fit(1, self.n, fit.last) if self._random() else fit
 
-    def rows_of_random(self, double: bool) -> int:
-        """How many examples go through all passes of a step together, where their losses are random.
+    def rows_of_random(self, double: bool) -> int | None:
+        """How many examples go through all passes of a step together, where their losses are random; else None.
 
         The other parts' sum is beside them, and the backward pass may have to take fused operations apart as well.
         """
         if not self._random():
+            return None
+        if self.engine.at_once is not None:
             return self.n
-        beside = Fitting(self.sizes, self.engine, self.plain, self.held + self.sizes.vector)
+        beside = replace(self, held=self.held + self.sizes.vector)
         rows = beside._transposed() if double else beside._forward(_MOST_AT_ONCE).rows
         return min(rows, beside._backward(double).rows)
 
@@ -206,7 +224,7 @@ class Fitting:
             return n
 
         def need(rows: int) -> float:
-            return self.sizes.measured(what, rows, bytes_of)
+            return self.sizes.measured(what, rows, bytes_of) + rows * self._copied
 
         while rows < known:
             all_fit = need(rows) * n <= room * rows
@@ -220,15 +238,17 @@ class Fitting:
             if need(following) > room:  # other kernels than those of fewer examples
                 return rows
             rows = following
-        return n if need(rows) * n <= room * rows else max(-(-n // _MOST_PARTS), int(rows * room / need(rows)), 1)
+        if need(rows) * n <= room * rows:
+            return n
+        return max(-(-n // _MOST_PARTS), int(rows * room / need(rows)), 1)
 
     def _at_once(self, most: int, room: float) -> int:
         """How many directions fit; what they share was counted for each, so their number is asked about again."""
         n, vector, known, rows = self.n, self.sizes.vector, self.sizes.known, max(1, self.sizes.known // _FEW)
         at_once, asked = 1, 2
-        while 2 * vector < room:
+        while 4 * vector < room:  # two directions, and what a first operation makes of them
             need = self.sizes.measured(f"{asked} directions", rows, partial(self._vectorised_bytes, asked))
-            possible = min(most, int(room / (vector + need * n / rows / asked)))
+            possible = min(most, int((room - n * self._copied) / (vector + need * n / rows / asked)))
             if possible >= asked:
                 at_once = possible
             if possible > asked:
@@ -242,11 +262,16 @@ class Fitting:
                 break
         while at_once > 1 and self._kernels:  # those of the whole batch may be others
             need = self.sizes.measured(f"{at_once} directions", known, partial(self._vectorised_bytes, at_once))
-            possible = int(room / (vector + need * n / known / at_once))
+            possible = int((room - n * self._copied) / (vector + need * n / known / at_once))
             if possible >= at_once:
                 break
             at_once = possible
         return max(1, at_once)
+
+    @property
+    def _copied(self) -> float:
+        """Bytes an example of a copy of the batch, which is made to fill it up."""
+        return self.sizes.input if self.filled else 0.0
 
     @property
     def _kernels(self) -> bool:
@@ -286,15 +311,15 @@ class Fitting:
             return self.sizes.beyond(step, 1)
 
     def _forward_bytes(self, last: bool, rows: int) -> float:
-        given = self.sizes.parameters, self.sizes.losses, self._first(rows), self._directions, range(1)
+        given = self.sizes.parameters, self.sizes.losses, [self._first(rows)], self._directions, range(1)
         with unfused(), lean.channels(last):
-            return self.sizes.beyond(lambda: forward(*given, rows), 1)
+            return self.sizes.beyond(lambda: forward(*given), 1) + rows * self.sizes.unseen
 
     def _vectorised_bytes(self, at_once: int, rows: int) -> float:
-        given = self.sizes.parameters, self.sizes.losses, self._first(rows), self._directions, range(at_once)
+        given = self.sizes.parameters, self.sizes.losses, [self._first(rows)], self._directions, range(at_once)
         with unfused():
             try:
-                return self.sizes.beyond(lambda: vectorised(*given, at_once, rows), at_once)
+                return self.sizes.beyond(lambda: vectorised(*given, at_once), at_once) + rows * self.sizes.unseen
             except Exception:  # it can't be vectorised
                 return math.inf
 

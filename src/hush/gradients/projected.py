@@ -53,7 +53,7 @@ from hush.gradients.engines import (
     pick,
 )
 from hush.gradients.factors import wide
-from hush.gradients.filling import weights_of
+from hush.gradients.filling import AS_IT_IS
 from hush.gradients.fitting import Fit, Fitting, Sizes, plain_bytes
 from hush.gradients.owned import add_gradients, owned
 from hush.gradients.placing import now_and_then
@@ -104,59 +104,67 @@ def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
         )
     with torch.compiler.set_stance("force_eager"):
         repeated = Repeated(task.losses, task.parameters)
-        plain = plain_bytes(Sizes(task.parameters, repeated, task.batch, memory))  # in the precision it would have
+        sizes = Sizes(task.parameters, repeated, pick(task.batch, slice(0, engine.rows)), memory)
+        plain = plain_bytes(sizes, count(task.batch))  # in the precision that it would have
         with full_float32(task.parameters):
-            return _in_parts(task, engine, memory, repeated, plain)
+            return _in_parts(task, engine, memory, sizes, plain)
 
 
-def _in_parts(task: Task, engine: Projected, memory: Memory, repeated: Repeated, plain: float | None) -> ClippedSum:
+def _in_parts(task: Task, engine: Projected, memory: Memory, sizes: Sizes, plain: float | None) -> ClippedSum:
     """Parts go through all passes where the loss draws random numbers and the whole batch doesn't fit."""
-    sizes, rows = Sizes(task.parameters, repeated, task.batch, memory), count(task.batch)
-    if task.units is None and engine.at_once is None:
-        rows = Fitting(sizes, engine, plain).rows_of_random(double=memory.way > 1)
-    repeated.rewind()
-    first, *others = parts(task.batch, rows)
-    held = sizes.vector if others else 0  # the sum of the other parts
-    found = _first_that_works(_part_of(task, first, 0), engine, memory, repeated, plain, held)
-    start = count(first)
-    for part in others:
-        here = _part_of(task, part, start)
-        start += count(part)
-        if here.copies == count(part):
-            break
+    n = count(task.batch)
+    size = n if task.units is not None else task.filling.size(n)
+    held = sizes.input * n
+    fitting = Fitting(sizes, engine, min(size, engine.rows or size), plain, held, size > n)
+    rows = fitting.rows_of_random(double=memory.way > 1) if task.units is None else None
+    sizes.losses.rewind()
+    if rows is None or rows >= size:
+        return _first_that_works(task, size, fitting, memory)
+    held += sizes.vector + (size > n) * rows * sizes.input  # the sum of the other parts, and a part with copies
+    found, start = None, 0
+    for part in parts(task.batch, rows, size):
         repeated = Repeated(task.losses, task.parameters)  # its random numbers follow those of the part before
-        more = _first_that_works(here, engine, memory, repeated, plain, held)
-        torch._foreach_add_(found.sums, more.sums)
-        norms, values = torch.cat([found.norms, more.norms]), torch.cat([found.losses, more.losses])
-        found = ClippedSum(found.sums, norms, values, tuple(dict.fromkeys((*found.notes, *more.notes))))
+        here = replace(task, batch=part, copies=max(0, start + count(part) - n), filling=AS_IT_IS)
+        own = Fitting(Sizes(task.parameters, repeated, part, memory), engine, count(part), plain, held)
+        more = _first_that_works(here, count(part), own, memory)
+        found = more if found is None else _added(found, more)
+        start += count(part)
         del more  # its sums are as large as the parameters
+    assert found is not None
     return found
 
 
-def _part_of(task: Task, part: Sequence[Any], start: int) -> Task:
-    """The task on the examples from `start` on; what fills the batch up is at its end."""
-    copies = max(start + count(part) - (count(task.batch) - task.copies), 0)
-    return replace(task, batch=part, copies=min(copies, count(part)))
+def _added(found: ClippedSum, more: ClippedSum) -> ClippedSum:
+    torch._foreach_add_(found.sums, more.sums)
+    assert found.spoiled is not None
+    assert more.spoiled is not None
+    return ClippedSum(
+        found.sums,
+        torch.cat([found.norms, more.norms]),
+        torch.cat([found.losses, more.losses]),
+        tuple(dict.fromkeys((*found.notes, *more.notes))),
+        found.spoiled | more.spoiled,
+    )
 
 
-def _first_that_works(
-    task: Task, engine: Projected, memory: Memory, repeated: Repeated, plain: float | None, held: int
-) -> ClippedSum:
-    """By the first way that works; `memory` keeps which."""
-    parameters, losses, batch = task.parameters, task.losses, task.batch
+def _first_that_works(task: Task, size: int, fitting: Fitting, memory: Memory) -> ClippedSum:
+    """By the first way that works; `memory` keeps which.  The batch is filled up to `size`."""
+    losses, engine, repeated = task.losses, fitting.engine, fitting.sizes.losses
     assert engine.directions is not None
-    work = _Work(task, parameters, repeated, batch, task.units, engine.projections, engine.directions)
-    fitting = Fitting(Sizes(parameters, repeated, batch, memory), engine, plain, held)
-    if work.n - task.copies > 1 and now_and_then("company", memory):
-        with torch.no_grad():
-            refuse_company(losses, batch, one_loss_each(losses(*batch), work.n), last=work.n - task.copies - 1)
+    work = _Work(task, repeated, size, engine.projections, engine.directions)
+    back = fitting.backward(memory.way > 1)
+    if work.n > 1 and now_and_then("company", memory):
+        asked = pick(task.batch, slice(0, min(work.n, back.rows)))
         repeated.rewind()
-    fit = Fit(1, work.n)
+        with torch.no_grad(), lean.channels(back.last):
+            refuse_company(losses, asked, one_loss_each(losses(*asked), count(asked)))
+    repeated.rewind()
+    fit = Fit(1, fitting.n)
     if memory.way == 0:
-        fit = fitting.forward() if engine.at_once is None else Fit(engine.at_once, work.n)
+        fit = fitting.forward() if engine.at_once is None else Fit(engine.at_once, fitting.n)
     ways: tuple[tuple[str, Callable[[], _Found]], ...] = (
-        (f"{fit.at_once} directions at once", lambda: _by_forward_mode(work, fit, fitting.backward(False))),
-        ("one direction at a time", lambda: _by_forward_mode(work, fitting.forward(1), fitting.backward(False))),
+        (f"{fit.at_once} directions at once", lambda: _by_forward_mode(work, fit, back)),
+        ("one direction at a time", lambda: _by_forward_mode(work, fitting.forward(most=1), back)),
         ("two backward passes", lambda: _by_two_backward_passes(work, fitting.transposed(), fitting.backward(True))),
     )
     for k, (name, way) in enumerate(ways):
@@ -167,7 +175,7 @@ def _first_that_works(
         except Exception as error:  # whatever stops it, the next way asks less of the user's code
             memory.way, memory.reason = k + 1, _reason(error)
             continue
-        if not bool(torch.isfinite(found.norms).all()):
+        if bool(found.spoiled):
             return found.result(f"projected, {name}{memory.reason}")  # its units will be left out
         along = torch.stack([dot(found.sums, work.directions(j)) for j in range(found.checked.shape[1])])
         if bool(torch.isfinite(along).all()):  # the sum may not be
@@ -208,23 +216,33 @@ def full_float32(parameters: Sequence[Tensor]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Work:
-    """What is to be computed."""
+    """What is to be computed, on a batch filled up to `size`."""
 
     task: Task
-    parameters: Sequence[Tensor]
     losses: Losses
-    batch: Sequence[Any]
-    units: Tensor | None
+    size: int
     projections: int
     directions: Directions
 
+    @property
+    def parameters(self) -> Sequence[Tensor]:
+        return self.task.parameters
+
+    @property
+    def units(self) -> Tensor | None:
+        return self.task.units
+
     @cached_property
     def n(self) -> int:
-        return count(self.batch)
+        """How many examples count."""
+        return count(self.task.batch) - self.task.copies
 
     @property
     def wanted(self) -> range:
         return range(self.projections)
+
+    def pieces(self, rows: int) -> list[tuple[Any, ...]]:
+        return parts(self.task.batch, rows, self.size)
 
     def norms(self, derivatives: Tensor) -> Tensor:
         """The units' estimates `[units, 1]`: a unit's derivatives are the sums of its examples'."""
@@ -247,55 +265,67 @@ class _Found:
     norms: Tensor
     weights: Tensor
     sums: list[Tensor]
+    spoiled: Tensor  # whether a norm, be it a copy's, isn't finite
 
     def result(self, note: str) -> ClippedSum:
-        return ClippedSum(self.sums, self.norms, self.values, (note,))
+        return ClippedSum(self.sums, self.norms, self.values, (note,), self.spoiled)
 
 
 def _by_forward_mode(work: _Work, fit: Fit, back: Fit) -> _Found:
-    given = work.parameters, work.losses, work.batch, work.directions, work.wanted
+    given = work.parameters, work.losses, work.pieces(fit.rows), work.directions, work.wanted
     with unfused() as mode, lean.channels(fit.last), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # PyTorch's own use of it
-        derivatives = vectorised(*given, fit.at_once, fit.rows) if fit.at_once > 1 else forward(*given, fit.rows)
+        derivatives = vectorised(*given, fit.at_once) if fit.at_once > 1 else forward(*given)
+    del given  # and with it what fills the batch up
     return _weighed(work, derivatives, mode.random, back)
 
 
 def _by_two_backward_passes(work: _Work, rows: int, back: Fit) -> _Found:
     with unfused() as mode:
-        if rows >= work.n:  # one graph for all, whose random numbers needn't be repeated
-            values = one_loss_each(work.losses(*work.batch), work.n)
+        if rows >= work.size:  # one graph for all, whose random numbers needn't be repeated
+            values = one_loss_each(work.losses(*work.pieces(rows)[0]), work.size)
             derivatives = transposed(work.parameters, values, work.directions, work.wanted)
             return _weighed(work, derivatives, mode.random, back, values)
         each = []
-        for part in parts(work.batch, rows):
+        for part in work.pieces(rows):
             values = one_loss_each(work.losses(*part), count(part))
             each.append(transposed(work.parameters, values, work.directions, work.wanted))
-        del values
+        del values, part
     return _weighed(work, torch.cat(each), mode.random, back)
 
 
 def _weighed(work: _Work, derivatives: Tensor, random: bool, back: Fit, values: Tensor | None = None) -> _Found:
     """The weights by the derivatives, and the sum of the gradients by one backward pass.
 
-    Where fused operations were taken apart and drew `random` numbers, they are taken apart here as well.
+    Where fused operations were taken apart and drew `random` numbers, they are taken apart here as well.  Copies that
+    fill the batch up have weight zero.
     """
-    norms = work.norms(derivatives)
-    weights = weights_of(work.task, norms)
-    each, checked = work.per_example(weights), derivatives[:, :_CHECKED]
-    if values is not None:
-        return _Found(values.detach(), checked, norms, weights, _backward(work, values, each))
-    with unfused() if random else nullcontext(), lean.channels(back.last):
-        if back.rows >= work.n:
-            values = one_loss_each(work.losses(*work.batch), work.n)
-            return _Found(values.detach(), checked, norms, weights, _backward(work, values, each))
-        sums = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in work.parameters]
-        seen: list[Tensor] = []
-        for part in parts(work.batch, back.rows):
-            values = one_loss_each(work.losses(*part), count(part))
-            start = sum(map(len, seen))
-            add_gradients(work.parameters, values, each[start : start + len(values)].to(values.dtype), sums)
-            seen.append(values.detach())
-        return _Found(torch.cat(seen), checked, norms, weights, sums)
+    every = work.norms(derivatives)
+    norms = every if work.units is not None else every[: work.n]
+    weights = work.task.weigh(norms)
+    each = torch.nn.functional.pad(work.per_example(weights), (0, work.size - work.n))
+    if values is None:
+        with unfused() if random else nullcontext(), lean.channels(back.last):
+            values, sums = _in_pieces(work, each, work.pieces(back.rows))
+    else:
+        sums = _backward(work, values, each)
+    checked, spoiled = derivatives[: work.n, :_CHECKED], ~torch.isfinite(every).all()
+    return _Found(values.detach()[: work.n], checked, norms, weights, sums, spoiled)
+
+
+def _in_pieces(work: _Work, weights: Tensor, pieces: list[tuple[Any, ...]]) -> tuple[Tensor, list[Tensor]]:
+    """The losses, and the gradient of `sum_i w_i loss_i`."""
+    if len(pieces) == 1:
+        values = one_loss_each(work.losses(*pieces[0]), work.size)
+        return values, _backward(work, values, weights)
+    sums = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in work.parameters]
+    seen: list[Tensor] = []
+    for piece in pieces:
+        values = one_loss_each(work.losses(*piece), count(piece))
+        own, weights = weights[: len(values)], weights[len(values) :]
+        add_gradients(work.parameters, values, own.to(values.dtype), sums)
+        seen.append(values.detach())
+    return torch.cat(seen), sums
 
 
 def _by_loop(work: _Work, losses: Losses, most: int) -> _Found:
@@ -305,24 +335,25 @@ def _by_loop(work: _Work, losses: Losses, most: int) -> _Found:
     """
     sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in work.parameters]
     kept = {j: list(work.directions(j)) for j in work.wanted[:most]}
-    values, order, all_norms = [], [], []
-    real = pick(work.batch, slice(0, work.n - work.task.copies))
+    losses_seen, order, all_norms = [], [], []
+    real = pick(work.task.batch, slice(0, work.n))
     for members in members_of(real, work.units):
-        value, grads = gradient_of(work.parameters, losses, pick(work.batch, members))
+        value, grads = gradient_of(work.parameters, losses, pick(real, members))
         along = [dot(grads, kept[j] if j in kept else work.directions(j)) for j in work.wanted]
         norms = (torch.linalg.vector_norm(torch.stack(along)) / work.projections**0.5).to(grads[0].dtype)[None, None]
         weight = work.task.weigh(norms)[0, 0]
         if bool(torch.isfinite(norms).all()):
             for total, grad in zip(sums, grads, strict=True):
                 total.add_(grad, alpha=float(weight))
-        values.append(value)
+        losses_seen.append(value)
         order.append(members)
         all_norms.append(norms[0])
         del grads
-    joined = torch.cat(values)
+    joined = torch.cat(losses_seen)
     where = torch.cat(order).to(joined.device)
     found = torch.stack(all_norms)
-    return _Found(torch.empty_like(joined).index_copy_(0, where, joined), joined[:, None], found, found, sums)
+    values = torch.empty_like(joined).index_copy_(0, where, joined)
+    return _Found(values, joined[:, None], found, found, sums, ~torch.isfinite(found).all())
 
 
 def _backward(work: _Work, values: Tensor, weights: Tensor) -> list[Tensor]:
