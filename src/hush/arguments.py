@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from hush.accounting import ADD_REMOVE
 from hush.gradients import Auto, Engine, Grouped, Projected
 from hush.gradients.projected import gaussian_directions
 from hush.keys import Key
 from hush.plan import Plan
+from hush.precision import is_compiled
 from hush.rounding import FLOAT32
+from hush.units import Records, Users
 
 
 def key_of(key: Key | None, secure: bool) -> Key:
@@ -51,6 +55,37 @@ def engine_at(engine: Engine, key: Key, step: int, parameters: Sequence[Tensor],
             "projections out of the plan."
         )
     return replace(engine, directions=gaussian_directions(key, step, parameters))
+
+
+def capacity_of(plan: Plan, microbatch: int | None, model: nn.Module, parameters: Sequence[Tensor]) -> int | None:
+    """How many examples a compiled program takes at once: on a GPU, or where the user compiled the model.
+
+    From public numbers only.
+    """
+    if not all(p.is_cuda for p in parameters) and not is_compiled(model):
+        return None
+    batch = plan.batch
+    if plan.neighbours is not ADD_REMOVE:  # batches of one size
+        room = math.ceil(batch)
+    elif batch < 64:  # room for the largest batch would be mostly padding: one in seven goes in two rounds instead
+        room = math.ceil(batch + math.sqrt(batch))
+    else:
+        # twice for one batch in forty costs less than more padding for all
+        room = 8 * math.ceil((batch + 2 * math.sqrt(batch)) / 8)
+    return min(room, plan.records, microbatch or room)
+
+
+def population_of(plan: Plan, records: int, users: Any) -> Records | Users:
+    """Whose coins are tossed."""
+    if (users is None) != (plan.unit == "record"):
+        wanted = "takes no users" if users is not None else "needs users, an id for every record"
+        raise ValueError(f"A plan whose unit is the {plan.unit} {wanted}; say so by Plan(unit=...).")
+    if users is None:
+        return Records(records)
+    population = users if isinstance(users, Users) else Users(users)
+    if population.records != records:
+        raise ValueError(f"Users are given for {population.records} records, but the data has {records}.")
+    return population
 
 
 def check_optimiser(optimiser: Optimizer, scheduler: Any) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -33,14 +33,14 @@ class Randomness:
         self._everywhere = True
 
     @contextmanager
-    def of_step(self, key: Key, step: int, devices: Sequence[torch.device]) -> Iterator[None]:
+    def of_step(self, key: Key, step: int, devices: Iterable[torch.device]) -> Iterator[None]:
         """Everything drawn inside is this step's own."""
         self._steps += 1
         asked = self._steps & (self._steps - 1) == 0
-        generators = [torch.cuda.default_generators[device.index or 0] for device in devices if device.type == "cuda"]
-        before = [generator.get_state() for generator in generators]
-        for k, generator in enumerate(generators):
-            generator.manual_seed(key.seed64("losses", step, k) >> 1)
+        numbers = [device.index or 0 for device in devices if device.type == "cuda"]
+        before = {k: torch.cuda.default_generators[k].get_state() for k in numbers}
+        for k in numbers:
+            torch.cuda.default_generators[k].manual_seed(key.seed64("losses", step, k) >> 1)
         try:
             if self._everywhere or asked:
                 with seeded(key.derive("losses", step)):
@@ -51,8 +51,8 @@ class Randomness:
                 with _torch_seeded(key.derive("losses", step)):
                     yield
         finally:
-            for generator, state in zip(generators, before, strict=True):
-                generator.set_state(state)
+            for k, state in before.items():
+                torch.cuda.default_generators[k].set_state(state)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ follows the noisy gradient (momentum, weight decay, schedulers, averages) is pos
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import warnings
@@ -31,8 +30,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hush import averaging, noise
-from hush.accounting import ADD_REMOVE
-from hush.arguments import check_optimiser, check_size, engine_at, engine_of, key_of
+from hush.arguments import capacity_of, check_optimiser, check_size, engine_at, engine_of, key_of, population_of
 from hush.averaging import Average
 from hush.batches import Batch
 from hush.batches import batches as drawn_batches
@@ -103,7 +101,7 @@ class Private:
         self._parameters: list[nn.Parameter] = []
         self._names, self._parameters = self._trained()
         plan.stds(0, self._names, self.threshold)  # refuses parameters without a norm before anything is charged
-        self._memory = Memory(capacity=self._capacity())
+        self._memory = Memory(capacity=capacity_of(plan, self.microbatch, model, self._parameters))
         self._randomness = Randomness()
         self._said: tuple[str, ...] | None = None
         self._flattened: tuple[Any, Any, Callable[..., Tensor]] | None = None
@@ -144,7 +142,7 @@ class Private:
         Ends when the plan is done, or with a warning when the ledger's budget refuses the next step.
         """
         records = source(data, collate)
-        population = self._population(records.records, users)
+        population = population_of(self.plan, records.records, users)
         if users is not None and collate is not None and isinstance(records, Items):
             records.refuse_reordering()
         return self._read(records, population, self.plan.steps if steps is None else steps, workers)
@@ -222,7 +220,7 @@ class Private:
             margin = rounding_margin(plan.batch, compute)
             return tuple(threshold * (1 - margin) for threshold in thresholds)
 
-        with self._randomness.of_step(self.key, step, self._devices()):
+        with self._randomness.of_step(self.key, step, {p.device for p in parameters}):
             found = clipped_sum(
                 parameters,
                 on_leaves,
@@ -379,26 +377,6 @@ class Private:
             self._flattened = (losses, shape, lambda *leaves: losses(*tree_unflatten(leaves, shape)))
         return self._flattened[2]
 
-    def _devices(self) -> list[torch.device]:
-        return sorted({p.device for p in self._parameters}, key=str)
-
-    def _capacity(self) -> int | None:
-        """How many examples a compiled program takes at once: on a GPU, or where the user compiled the model.
-
-        From public numbers only.
-        """
-        if not all(p.is_cuda for p in self._parameters) and not is_compiled(self.model):
-            return None
-        batch = self.plan.batch
-        if self.plan.neighbours is not ADD_REMOVE:  # batches of one size
-            room = math.ceil(batch)
-        elif batch < 64:  # room for the largest batch would be mostly padding: one in seven goes in two rounds instead
-            room = math.ceil(batch + math.sqrt(batch))
-        else:
-            # twice for one batch in forty costs less than more padding for all
-            room = 8 * math.ceil((batch + 2 * math.sqrt(batch)) / 8)
-        return min(room, self.plan.records, self.microbatch or room)
-
     def _trained(self) -> tuple[list[str], list[nn.Parameter]]:
         """The parameters the optimiser moves, with their names in the model."""
         found = [p for group in self.optimiser.param_groups for p in group["params"] if p.requires_grad]
@@ -412,17 +390,6 @@ class Private:
         if not found:
             raise ValueError("The optimiser has no parameter that requires a gradient; there is nothing to train.")
         return [names.get(id(p), f"beside the model.{i}") for i, p in enumerate(found)], found
-
-    def _population(self, records: int, users: Any) -> Records | Users:
-        if (users is None) != (self.plan.unit == "record"):
-            wanted = "takes no users" if users is not None else "needs users, an id for every record"
-            raise ValueError(f"A plan whose unit is the {self.plan.unit} {wanted}; say so by Plan(unit=...).")
-        if users is None:
-            return Records(records)
-        population = users if isinstance(users, Users) else Users(users)
-        if population.records != records:
-            raise ValueError(f"Users are given for {population.records} records, but the data has {records}.")
-        return population
 
 
 _FIXED = frozenset({"plan", "key", "engine", "microbatch", "spending"})
