@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,25 @@ def test_a_checkpoint_resumed_twice_uses_its_noise_once(tmp_path: Path, before: 
     again = resumed(tmp_path / "checkpoint")
     assert again.key != one.key
     steps(again, 1)
+
+
+def test_an_old_loop_that_ends_late_gives_nothing_back_of_the_resumed_run(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger")
+    private = private_of(nn.Linear(4, 1), ledger=ledger)
+    old = private.batches((ROWS,))
+    for (x,) in islice(old, 990):
+        private.step(lambda x: private.model(x)[:, 0], x)
+    private.save(tmp_path / "checkpoint")
+    next(old)  # a block is in hand when it is interrupted
+    model = nn.Linear(4, 1)
+    again = Private.resume(tmp_path / "checkpoint", model, torch.optim.SGD(model.parameters(), lr=0.1), ledger=ledger)
+    new = again.batches((ROWS,))
+    for (x,) in islice(new, 10):
+        again.step(lambda x: model(x)[:, 0], x)
+    before = ledger.spent().epsilon(1e-5).upper
+    private.steps_done = 995  # wherever it thinks it is
+    old.close()  # type: ignore[attr-defined]
+    assert ledger.spent().epsilon(1e-5).upper >= before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

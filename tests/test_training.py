@@ -25,6 +25,7 @@ from hush.plan import Plan
 from hush.rounding import BFLOAT16, FLOAT32
 from hush.sampling import Poisson, Shuffled, Uniform
 from hush.schedules import Schedule
+from hush.spending import Spending, open_ledger
 from hush.training import Private
 
 RECORDS = 60
@@ -665,9 +666,10 @@ def test_training_by_budget_ends_when_it_is_spent() -> None:
 def test_a_budget_that_refuses_the_next_step_ends_the_loop_with_a_warning() -> None:
     plan = Plan(records=RECORDS, batch=10, noise_multiplier=2.0, epsilon=2.0, delta=1e-3)
     model = make()
-    private = Private(model, sgd(model), plan)
-    spending = private.spending
-    spending.ledger.reserve(spending.run, 0, plan.charges(0, 1), 1)  # steps lost to a crash, say
+    ledger = open_ledger(None, plan)
+    run = Spending(ledger, plan).run
+    ledger.reserve(run, 0, plan.charges(0, 1), 1)  # steps lost to a crash, say
+    private = Private(model, sgd(model), plan, ledger=Spending(ledger, plan, run=run))
     with pytest.warns(UserWarning, match="Stopped after"):
         train(private, data())
     assert private.steps_done == plan.steps - 1

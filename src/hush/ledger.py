@@ -123,23 +123,23 @@ class Ledger:
             self._blocks[run] = _Block(digest, int(first), int(count), charged)
             return digest
 
-    def close(self, run: str, at: int, used: Pieces | None = None) -> str:
+    def close(self, run: str, at: int, used: Pieces | None = None, block: str | None = None) -> str:
         """End the block this process holds at step `at`, the first that was not drawn; returns the run's `mark`.
 
         What the steps from `at` on would have cost is no longer charged.  `used` says what the steps before cost; a
-        block whose steps are all alike doesn't need it.  Without a block in hand there is nothing to close.
+        block whose steps are all alike doesn't need it.  Without a block in hand there is nothing to close, nor if it
+        isn't the one that was meant: `block` is what `reserve` returned for it.
         """
         with self._writing():
-            known = self._run(run)
-            block = self._blocks.get(run)
-            if block is None:
+            known, held = self._run(run), self._blocks.get(run)
+            if held is None or block not in (None, held.digest):
                 return known.mark
-            if not block.first <= at <= block.first + block.count:
-                end = block.first + block.count
-                raise ValueError(f"The block in hand has the steps {block.first} to {end}; it can't be closed at {at}.")
-            unused = _unused(block, int(at), used)
+            if not held.first <= at <= held.first + held.count:
+                end = held.first + held.count
+                raise ValueError(f"The block in hand has the steps {held.first} to {end}; it can't be closed at {at}.")
+            unused = _unused(held, int(at), used)
             del self._blocks[run]
-            record = {"event": "close", "run": run, "block": block.digest, "at": int(at)}
+            record = {"event": "close", "run": run, "block": held.digest, "at": int(at)}
             return self._append(record | {"unused": counts_to_json(unused)})
 
     def finish(self, run: str) -> None:

@@ -83,8 +83,11 @@ class Spending:
             return self.ledger.mark(self.run)
         used = self._cost(self._first, step - self._first)
         self._first = self._end = step  # first of all: if closing is interrupted, nothing more is drawn from the block
+        mine, now = self._mark, self.ledger.mark(self.run)
+        if mine != now:  # somebody else goes on with the run: the block counts in full
+            return now
         self._mark = None  # unknown, if it is interrupted after it was written
-        self._mark = self.ledger.close(self.run, step, used)
+        self._mark = self.ledger.close(self.run, step, used, block=mine)
         return self._mark
 
     def finish(self, step: int) -> None:
