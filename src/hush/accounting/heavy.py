@@ -21,7 +21,7 @@ from hush.accounting.binning import enclosing
 from hush.accounting.brackets import Bracket, bracket, log_bound
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.line import Line, log_peak
-from hush.accounting.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed
+from hush.accounting.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.points import GaussianLaw, Points, Scattered, exact
 from hush.accounting.projection import ProjectedPair
 from hush.accounting.smoothing import Kernel, width_for
@@ -39,7 +39,8 @@ _SLACK = 3.0  # log of how far the line's bound may exceed the best
 _NOTHING = -16.0  # log of the share of delta that isn't worth a line
 _RARE = -22.0  # log of the share of delta that losses below the first bin may have
 _TERMS = 150_000_000  # products of a point and a node in one answer
-_BINS = 8000  # at most, of all kinds together
+_BINS = 25_000  # at most, of all kinds together
+_MANY = 10  # kinds of steps with which a first coarse round is not worth its time
 _SURE = 34.0  # paths with a chance of exp(-34) of delta may lose any digits
 
 
@@ -50,17 +51,17 @@ class Rough:
     survey: Survey
     ends: Array
     orders: Array
-    cells: tuple[Array, ...]
-    """For each kind, log of the sum of p e^{cl} over each cell, at each order: (cells, orders)."""
+    cells: Array
+    """log of the sum of p e^{cl} over each cell, at each order: (kinds, cells, orders)."""
 
     @cached_property
     def logs(self) -> tuple[Array, Array]:
         """Lambda of the losses up to each end, and by how much it exceeds the one before: (cells, orders) each."""
-        total, rises = np.zeros(self.cells[0].shape), np.zeros(self.cells[0].shape)
-        for cell, count in zip(self.cells, self.survey.counts, strict=True):
-            below = np.logaddexp.accumulate(cell, axis=0)
-            total += count * below
-            rises[1:] += count * np.logaddexp(0.0, np.maximum(cell[1:] - below[:-1], -1e5))
+        below = np.logaddexp.accumulate(self.cells, axis=1)
+        counts = self.survey.counts
+        rises = np.logaddexp(0.0, np.maximum(self.cells[:, 1:] - below[:, :-1], -1e5))
+        total = np.tensordot(counts, below, axes=1)
+        rises = np.concatenate([np.zeros((1, total.shape[1])), np.tensordot(counts, rises, axes=1)])
         return total, rises
 
     def rise(self, first: int, last: int) -> Array:
@@ -161,19 +162,14 @@ def _rough(steps: Steps) -> Rough:
     orders = np.geomspace(lowest, highest, math.ceil(math.log(highest / lowest) / 0.25))
     starts = np.searchsorted(nodes, np.append(-np.inf, ends[:-1]), side="right")
     stops = np.append(starts[1:], nodes.size)
-    cells = []
-    for row in masses:
-        with np.errstate(divide="ignore"):
-            logs = np.log(row)
-        sums = np.full((ends.size, orders.size), -np.inf)
-        for k, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-            exponents = np.multiply.outer(orders, nodes[start:stop]) + logs[start:stop]
-            if exponents.size:
-                peak = np.maximum(exponents.max(axis=1), -1e300)
-                with np.errstate(divide="ignore"):
-                    sums[k] = peak + np.log(np.exp(exponents - peak[:, None]).sum(axis=1))
-        cells.append(np.maximum(sums, -1e5))
-    return Rough(survey, ends, orders, tuple(cells))
+    cells = np.full((len(steps), ends.size, orders.size), -1e5)
+    for k, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+        if stop > start:
+            last = nodes[stop - 1]
+            sums = masses[:, start:stop] @ np.exp(np.multiply.outer(nodes[start:stop] - last, orders))
+            with np.errstate(divide="ignore"):
+                cells[:, k] = np.maximum(np.log(sums) + orders * last, -1e5)
+    return Rough(survey, ends, orders, cells)
 
 
 @dataclass(frozen=True)
@@ -254,13 +250,17 @@ def _edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
     total = sum(float(root @ gaps) for root in roots)
     factor = min(math.sqrt(total / (8 * change)), _BINS / max(total, 1e-300))
     edges = []
-    for root in roots:
+    growth = 0.15 if len(roots) < _MANY else 0.4
+    for root, (pair, _) in zip(roots, survey.steps, strict=True):
         # at least a few bins everywhere, so that a poor look can't do much harm
-        density = factor * root + np.where(inside, 1 / (0.15 * np.abs(nodes) + 0.02 * rough.ends[0]), 0.0)
+        density = factor * root + np.where(inside, 1 / (growth * np.abs(nodes) + 0.02 * rough.ends[0]), 0.0)
         number = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(nodes)))
         levels = np.arange(1, math.floor(number[-1])) + 0.5
         places = np.interp(levels, number, nodes)
         ends = [max(low, nodes[0]), rough.ends[top]]
+        atoms = np.asarray(pair.atoms)
+        margin = 1e-10 * np.maximum(np.abs(atoms), rough.ends[0])
+        places = np.concatenate([places, atoms - margin, atoms + margin])
         edges.append(np.unique(np.concatenate([places[(places > ends[0]) & (places < ends[1])], ends])))
     return edges
 
@@ -390,13 +390,21 @@ def _both(lower: Curve, upper: Curve, epsilons: Array) -> tuple[Array, Array]:
 
 
 def fits(steps: Steps) -> bool:
-    """Whether this engine is the one to ask: where norms come from projections, tails are heavy."""
-    return any(_is_projected(pair) for pair, _ in steps) and not any(isinstance(pair, Enclosed) for pair, _ in steps)
+    """Whether this engine is the one to ask: tails are heavy, or there are many different steps with continuous losses.
+
+    Norms from projections make tails heavy.  Of many kinds each gets no more bins than it needs.
+    """
+    inner = [_inner(pair) for pair, _ in steps]
+    if any(isinstance(pair, Enclosed) for pair in inner):
+        return False
+    many = len(steps) >= _MANY and any(isinstance(pair, GaussianPair) for pair in inner)
+    return many or any(isinstance(pair, ProjectedPair) for pair in inner)
 
 
-def _is_projected(pair: Pair) -> bool:
-    sampled = pair.pair if isinstance(pair, Reversed) else pair
-    return isinstance(sampled.inner if isinstance(sampled, Poisson) else sampled, ProjectedPair)
+def _inner(pair: Pair) -> Pair:
+    """The release without its sample."""
+    base = pair.pair if isinstance(pair, Reversed) else pair
+    return base.inner if isinstance(base, Poisson | Uniform) else base
 
 
 @np.errstate(all="ignore")
@@ -408,7 +416,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
     nothing = rough.log_delta(0.0)
     if math.isfinite(nothing) and nothing < log_delta - 0.1:
         guess, idle = 0.0, True
-    low, high, left, part = 0.0, math.inf, _TERMS, 8.0
+    low, high, left, part = 0.0, math.inf, _TERMS, 8.0 if len(steps) < _MANY else 0.9
     for _ in range(8):
         aim = _aim(rough, guess, log_delta)
         change = min(0.3 * part * tolerance * max(guess * aim.slope, 0.1), 0.1)
@@ -422,7 +430,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
             return 0.0, 0.0
         found = certified_root(curve, guess, log_delta)
         low, high = max(low, found[0]), min(high, found[1])
-        if low >= EPSILON_LIMIT or high - low <= tolerance * high < math.inf or left <= 0:
+        if low >= EPSILON_LIMIT or high - low <= 1.1 * tolerance * high < math.inf or left <= 0:
             break
         if high < 1.02 * low:
             # errors are in proportion to what was allowed

@@ -25,7 +25,7 @@ class ProjectedPair(Continuous):
 
     The mean over z is the trapezoid rule in y = log z, with step ``h = pi / sqrt(41 N)``,
 
-        N = (2 + 0.03/sigma^2) r + sqrt(r)/sigma + t + 800.
+        N = (2 + 0.035/sigma^2) r + sqrt(r)/sigma + t + 800.
 
     It errs by less than 2^-53 of any of these tails that exceeds 1e-130: docs/certificate.md has the proof.  (In short:
     a tail is the integral of the loss's density over v > t; the density is a Bessel function of v, and so is the
@@ -110,7 +110,7 @@ class ProjectedPair(Continuous):
 def _nodes(noise_multiplier: float, projections: int, largest: float) -> tuple[Array, Array]:
     """Trapezoid nodes z and weights for the law of z, cut where less than 1e-130 is left above and 1e-300 below."""
     r = float(projections)
-    narrow = (2 + 0.03 / noise_multiplier**2) * r + math.sqrt(r) / noise_multiplier + largest + _SPREAD
+    narrow = (2 + 0.035 / noise_multiplier**2) * r + math.sqrt(r) / noise_multiplier + largest + _SPREAD
     step = math.pi / math.sqrt(_CERTAINTY * narrow)
     step = min(step, 2 * math.pi * 0.6 / (_CERTAINTY + 0.6 * r))
     low = -0.5 * math.log(2 * float(gammainccinv(r / 2, 1e-300)) / r)
