@@ -20,6 +20,7 @@ import hush
 from hush import noise
 from hush.gradients import ClippedSum, Projected, clipped_sum
 from hush.gradients.directional import parts
+from hush.gradients.filling import Filling
 from hush.gradients.owned import owned
 from hush.gradients.projected import gaussian_directions
 from hush.keys import Key
@@ -247,6 +248,17 @@ def test_parts_are_no_larger_than_asked_for_and_leave_nothing_out(n: int, rows: 
         found = [part[0] for part in parts((x,), few)]
         assert max(map(len, found)) <= few
         assert torch.equal(torch.cat(found), x)
+
+
+def test_parts_are_filled_up_at_the_end_and_no_further_than_the_others() -> None:
+    def sizes(n: int, rows: int) -> list[int]:
+        return [len(part[0]) for part in parts((torch.arange(n),), rows, Filling(32, 16))]
+
+    assert sizes(266, 288) == [288]
+    assert sizes(266, 287) == [160, 128]
+    assert sizes(70, 20) == [16, 16, 16, 16, 16]
+    assert sizes(10, 4) == [4, 4, 4]
+    assert parts((torch.arange(70),), 20, Filling(32, 16))[-1][0].tolist() == [*range(64, 70), *[64] * 10]
 
 
 def weigh(norms: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from hush.gradients.engines import Directions, Losses, count, one_loss_each, pick
-from hush.gradients.filling import VECTOR, up_to
+from hush.gradients.filling import AS_IT_IS, LEAST, VECTOR, Filling, up_to
 from hush.gradients.plain import Substitute
 from hush.gradients.rules.common import without_speed_warnings
 
@@ -50,19 +50,17 @@ def _along_tangents(losses: Losses, batch: Sequence[Any]) -> Tensor:
     return torch.zeros_like(value) if tangent is None else tangent.clone()
 
 
-def parts(batch: Sequence[Any], rows: int, size: int | None = None) -> list[tuple[Any, ...]]:
-    """The batch filled up to `size` in parts of up to `rows` examples, or as a whole where that is no fewer.
+def parts(batch: Sequence[Any], rows: int, filling: Filling = AS_IT_IS) -> list[tuple[Any, ...]]:
+    """The batch in parts of up to `rows` examples, or as a whole where it isn't larger, the last of them filled up.
 
-    Whole vectors of them, where there are as many: a record is then rounded the same in any part (see `filling`).  Only
-    the last part has copies, and none has nothing else.
+    Whole vectors of them, where there are as many: a record is then rounded the same in any part (see `filling`).
     """
-    n, unit = count(batch), VECTOR if rows >= VECTOR else 1
-    size = n if size is None else size
-    if rows >= size:
-        return [up_to(size, batch)]
-    most = rows - rows % unit
-    each = unit * -(-size // (unit * -(-size // most)))
-    return [up_to(min(each, size - k), pick(batch, slice(k, min(k + each, n)))) for k in range(0, n, each)]
+    n, unit = count(batch), next((unit for unit in (VECTOR, LEAST) if rows >= unit), 1)
+    if rows >= filling.size(n):
+        return [up_to(filling.size(n), batch)]
+    each = unit * -(-n // (unit * -(-n // (rows - rows % unit))))
+    found = [pick(batch, slice(k, min(k + each, n))) for k in range(0, n, each)]
+    return [*found[:-1], up_to(min(filling.size(count(found[-1])), each), found[-1])]
 
 
 def vectorised(

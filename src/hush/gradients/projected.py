@@ -113,20 +113,21 @@ def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
 def _in_parts(task: Task, engine: Projected, memory: Memory, sizes: Sizes, plain: float | None) -> ClippedSum:
     """Parts go through all passes where the loss draws random numbers and the whole batch doesn't fit."""
     n = count(task.batch)
-    size = n if task.units is not None else task.filling.size(n)
+    task = replace(task, filling=AS_IT_IS) if task.units is not None else task
+    size = task.filling.size(n)
     held = sizes.input * n
     fitting = Fitting(sizes, engine, min(size, engine.rows or size), plain, held, size > n)
     rows = fitting.rows_of_random(double=memory.way > 1) if task.units is None else None
     sizes.losses.rewind()
     if rows is None or rows >= size:
-        return _first_that_works(task, size, fitting, memory)
+        return _first_that_works(task, fitting, memory)
     held += sizes.vector + (size > n) * rows * sizes.input  # the sum of the other parts, and a part with copies
     found, start = None, 0
-    for part in parts(task.batch, rows, size):
+    for part in parts(task.batch, rows, task.filling):
         repeated = Repeated(task.losses, task.parameters)  # its random numbers follow those of the part before
         here = replace(task, batch=part, copies=max(0, start + count(part) - n), filling=AS_IT_IS)
         own = Fitting(Sizes(task.parameters, repeated, part, memory), engine, count(part), plain, held)
-        more = _first_that_works(here, count(part), own, memory)
+        more = _first_that_works(here, own, memory)
         found = more if found is None else _added(found, more)
         start += count(part)
         del more  # its sums are as large as the parameters
@@ -147,11 +148,11 @@ def _added(found: ClippedSum, more: ClippedSum) -> ClippedSum:
     )
 
 
-def _first_that_works(task: Task, size: int, fitting: Fitting, memory: Memory) -> ClippedSum:
-    """By the first way that works; `memory` keeps which.  The batch is filled up to `size`."""
+def _first_that_works(task: Task, fitting: Fitting, memory: Memory) -> ClippedSum:
+    """By the first way that works; `memory` keeps which."""
     losses, engine, repeated = task.losses, fitting.engine, fitting.sizes.losses
     assert engine.directions is not None
-    work = _Work(task, repeated, size, engine.projections, engine.directions)
+    work = _Work(task, repeated, engine.projections, engine.directions)
     back = fitting.backward(memory.way > 1)
     if work.n > 1 and now_and_then("company", memory):
         asked = pick(task.batch, slice(0, min(work.n, back.rows)))
@@ -216,11 +217,10 @@ def full_float32(parameters: Sequence[Tensor]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Work:
-    """What is to be computed, on a batch filled up to `size`."""
+    """What is to be computed."""
 
     task: Task
     losses: Losses
-    size: int
     projections: int
     directions: Directions
 
@@ -242,7 +242,7 @@ class _Work:
         return range(self.projections)
 
     def pieces(self, rows: int) -> list[tuple[Any, ...]]:
-        return parts(self.task.batch, rows, self.size)
+        return parts(self.task.batch, rows, self.task.filling)
 
     def norms(self, derivatives: Tensor) -> Tensor:
         """The units' estimates `[units, 1]`: a unit's derivatives are the sums of its examples'."""
@@ -282,15 +282,15 @@ def _by_forward_mode(work: _Work, fit: Fit, back: Fit) -> _Found:
 
 def _by_two_backward_passes(work: _Work, rows: int, back: Fit) -> _Found:
     with unfused() as mode:
-        if rows >= work.size:  # one graph for all, whose random numbers needn't be repeated
-            values = one_loss_each(work.losses(*work.pieces(rows)[0]), work.size)
+        each, pieces = [], work.pieces(rows)
+        if len(pieces) == 1:  # one graph for all, whose random numbers needn't be repeated
+            values = one_loss_each(work.losses(*pieces[0]), count(pieces[0]))
             derivatives = transposed(work.parameters, values, work.directions, work.wanted)
             return _weighed(work, derivatives, mode.random, back, values)
-        each = []
-        for part in work.pieces(rows):
+        for part in pieces:
             values = one_loss_each(work.losses(*part), count(part))
             each.append(transposed(work.parameters, values, work.directions, work.wanted))
-        del values, part
+        del values, part, pieces
     return _weighed(work, torch.cat(each), mode.random, back)
 
 
@@ -303,7 +303,7 @@ def _weighed(work: _Work, derivatives: Tensor, random: bool, back: Fit, values: 
     every = work.norms(derivatives)
     norms = every if work.units is not None else every[: work.n]
     weights = work.task.weigh(norms)
-    each = torch.nn.functional.pad(work.per_example(weights), (0, work.size - work.n))
+    each = work.per_example(weights)
     if values is None:
         with unfused() if random else nullcontext(), lean.channels(back.last):
             values, sums = _in_pieces(work, each, work.pieces(back.rows))
@@ -316,14 +316,14 @@ def _weighed(work: _Work, derivatives: Tensor, random: bool, back: Fit, values: 
 def _in_pieces(work: _Work, weights: Tensor, pieces: list[tuple[Any, ...]]) -> tuple[Tensor, list[Tensor]]:
     """The losses, and the gradient of `sum_i w_i loss_i`."""
     if len(pieces) == 1:
-        values = one_loss_each(work.losses(*pieces[0]), work.size)
+        values = one_loss_each(work.losses(*pieces[0]), count(pieces[0]))
         return values, _backward(work, values, weights)
     sums = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in work.parameters]
     seen: list[Tensor] = []
     for piece in pieces:
         values = one_loss_each(work.losses(*piece), count(piece))
         own, weights = weights[: len(values)], weights[len(values) :]
-        add_gradients(work.parameters, values, own.to(values.dtype), sums)
+        add_gradients(work.parameters, values, _like(values, own), sums)
         seen.append(values.detach())
     return torch.cat(seen), sums
 
@@ -361,13 +361,18 @@ def _backward(work: _Work, values: Tensor, weights: Tensor) -> list[Tensor]:
     if not values.requires_grad:
         return [torch.zeros_like(p) for p in work.parameters]
     grads: list[Any] = list(
-        torch.autograd.grad(values, list(work.parameters), weights.to(values.dtype), allow_unused=True)
+        torch.autograd.grad(values, list(work.parameters), _like(values, weights), allow_unused=True)
     )
     for k, p in enumerate(work.parameters):
         grads[k] = (
             torch.zeros_like(p) if grads[k] is None else wide(grads[k].to_dense() if grads[k].is_sparse else grads[k])
         )
     return owned(grads)
+
+
+def _like(values: Tensor, weights: Tensor) -> Tensor:
+    """Weights of the values' type; zero for copies that fill a batch up."""
+    return torch.nn.functional.pad(weights, (0, len(values) - len(weights))).to(values.dtype)
 
 
 def _agrees(work: _Work, found: _Found, backward: Tensor) -> bool:
