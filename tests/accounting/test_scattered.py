@@ -331,3 +331,11 @@ def test_what_the_kernels_leave_out_is_less_than_their_bound() -> None:
         values, _ = kernel.on_line(1.5 + 1j * t)
         rest = float(np.sum(np.abs(values) / t**2) * (t[1] - t[0]))
         assert 0.3 * math.exp(kernel.log_tail(1.5, 200.0)) <= rest <= math.exp(kernel.log_tail(1.5, 200.0))
+
+
+def test_a_plateau_of_promises_on_a_sample_is_told_at_once() -> None:
+    promised = Guarantees(((10, 1e-10), (100, 1e-30)), neighbours=REPLACE_ONE).uniform(1, of=100)
+    began = time.process_time()
+    bounds = promised.epsilon(1e-12)  # exactly what the first promise leaves, on the sample
+    assert time.process_time() - began < 0.2
+    assert bounds.lower <= math.log1p(0.01 * math.expm1(10)) <= bounds.upper <= 95.4

@@ -49,6 +49,7 @@ EPSILON_LIMIT = crossing.EPSILON_LIMIT
 _TINY = 4e-16
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _FEW = 12  # epsilons of a curve
+_ENUMERABLE = 1000  # totals of all steps together
 _LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
 
 
@@ -100,6 +101,8 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
         engines.insert(1 if lattice.shares_lattice(steps) else 0, contour)
     if len(steps) == 1 and steps[0][1] == 1:
         engines.insert(0, _single_epsilon)
+    if log_delta < _NEAR_ONE and scattered.enumerated(steps, _ENUMERABLE) is not None:
+        engines = [scattered.epsilon]  # a sum over all that can happen: nothing knows more
     low, high = 0.0, math.inf
     for engine in engines:
         found = engine(steps, log_delta, tolerance)

@@ -43,8 +43,17 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
             break
         pad *= 1.5
     if not np.isfinite(high) and limit_upper <= target:
-        high = EPSILON_LIMIT
+        high = _first_below(curve, max(root, 1e-12), target)
     return low, high
+
+
+def _first_below(curve: Curve, start: float, target: float) -> float:
+    """About the smallest epsilon that is seen to be large enough, where a curve stays close to the target for long."""
+    low, high = start, EPSILON_LIMIT
+    while high > 1.0001 * low:
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if curve(np.array([middle]))[1][0] <= target else (middle, high)
+    return high
 
 
 def search(curve: Curve, guess: float, target: float, within: tuple[float, float] = (0.0, EPSILON_LIMIT)) -> float:
