@@ -109,8 +109,8 @@ def _summary(known: dict[str, Experiment], found: dict[str, Any]) -> str:
     if near:
         lines.append(
             f"- **The papers' recipes come out**: {near.count('as stated')} of {len(near)} reruns end within 0.7 "
-            "points (RMSE: 0.01) of what the paper states; for the others the notes below have the reason, as far as "
-            "it was found."
+            "points (RMSE: 0.01) of what the paper states; the notes below say what experiments "
+            "found out about the others."
         )
     if reached:
         waiting = reached.count("")
