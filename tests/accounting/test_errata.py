@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from hush.accounting import Gaussian, Projected, answers, lattice, limits
+from hush.accounting import Gaussian, Projected, answers, lattice, limits, log_moments
 from hush.accounting import classical as c
-from hush.accounting import moments as m
 from hush.accounting import tradeoff as t
 
 MNIST = 256 / 60_000
@@ -99,7 +98,7 @@ def test_both_expectations_of_equations_3_and_4_matter_outside_the_gaussian() ->
     p, q = np.array([0.7, 0.3]), np.array([0.4, 0.6])
     there, back = (float(np.log(np.sum(a * (a / b) ** 9))) for a, b in pairwise([p, q, p]))
     assert abs(there - back) > 0.5
-    first, second = m._log_excess(0.01, 4.0, 30.0)
+    first, second = log_moments._log_excess(0.01, 4.0, 30.0)
     assert second > first
 
 
