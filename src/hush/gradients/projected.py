@@ -63,7 +63,7 @@ from hush.gradients.unfused import unfused
 from hush.keys import Key
 
 _HALF = (torch.float16, torch.bfloat16)
-_PIECE, _PIECE_ON_CPU = 1 << 18, 1 << 14  # where the pieces' sizes don't change the numbers
+_PIECE, _PIECES_ON_CPU = 1 << 18, (1 << 10, 1 << 14)  # where the pieces' sizes don't change the numbers
 _CHECKED = 8
 _TOLERANCE, _ROUNDING = 1 / 400, 1 / 50_000
 """Of the threshold and of the sum, on so many directions."""
@@ -76,7 +76,10 @@ def gaussian_directions(key: Key, step: int, parameters: Sequence[Tensor]) -> Di
     from the fast generator also where noise and coins come from a cipher.
     """
     device, dtype = parameters[0].device, parameters[0].dtype
-    most = _PIECE_ON_CPU if device.type == "cpu" else _PIECE
+    most = _PIECE
+    if device.type == "cpu":
+        least, largest = _PIECES_ON_CPU
+        most = min(max(sum(p.numel() for p in parameters) // 16, least), largest)
     sizes = [min(most, p.numel() - start) for p in parameters for start in range(0, p.numel(), most)]
 
     def direction(j: int) -> Iterator[Tensor]:
