@@ -160,3 +160,12 @@ def test_the_sum_over_z_is_the_density_in_closed_form_however_far_out(sigma: flo
     seen = sums > 1e-290
     sums, closed = sums[seen], _log_density(places[seen], sigma, r, +1)
     np.testing.assert_allclose(np.log(sums) - np.log(sums[0]), closed - closed[0], rtol=0, atol=2e-11)
+
+
+def test_delta_is_narrow_at_one_epsilon_and_undoes_epsilon() -> None:
+    run = _run([(4.6, 18, 0.01, 2209)])
+    began = time.process_time()
+    low, high = run.delta(1.0191), run.delta(1.0192)
+    assert time.process_time() - began < 1.0
+    assert all(bounds.width <= 3e-3 * bounds.upper for bounds in (low, high))
+    assert high.lower <= 2e-13 <= low.upper

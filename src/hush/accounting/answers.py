@@ -49,6 +49,8 @@ EPSILON_LIMIT = crossing.EPSILON_LIMIT
 _TINY = 4e-16
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _FEW = 12  # epsilons of a curve
+_FEW = 4  # epsilons that may each have a look of their own
+_LOWEST = -600.0  # log of a delta that no floating-point number shows much of
 _ENUMERABLE = 1000  # totals of all steps together
 _LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
 
@@ -169,8 +171,9 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
             return lower, upper
     if lattice.shares_lattice(steps) or (len(epsilons) > _FEW and not scattered.fits(steps)):
         return lattice.log_delta(steps, epsilons, tolerance)  # one law serves many epsilons
-    lower, upper = scattered.log_delta(steps, epsilons, tolerance)
-    if _settled(lower, upper, 12 * tolerance):
+    contour = heavy.log_delta if heavy.fits(steps) and epsilons.size <= _FEW else scattered.log_delta
+    lower, upper = contour(steps, epsilons, tolerance)
+    if _settled(lower, upper, 12 * tolerance) or np.all(upper < _LOWEST):
         return lower, upper
     low, high = lattice.log_delta(steps, epsilons, tolerance)
     return np.maximum(lower, low), np.minimum(upper, high)

@@ -1,11 +1,11 @@
 """Compositions with heavy-tailed losses: norms from random projections, above all.
 
-The paths are split by their largest loss (brackets.py).  Losses are binned, finely where bins decide (`_edges`), into a
+The paths are split by their largest loss (brackets.py).  Losses are binned, finely where bins decide (cells.py), into a
 law that reveals less and one that reveals more (binning.py); each bracket of each is a contour integral of its own,
 averaged over a little of epsilon on the safe side (smoothing.py).  What is far beyond epsilon counts as infinite for
 the upper bound, and as P - e^eps Q of the paths that have it for the lower one.
 
-A rough look at the losses (survey.py) says where brackets, lines and bins go.  It enters no bound.
+A rough look at the losses (cells.py) says where brackets, lines and bins go.  It enters no bound.
 """
 
 from __future__ import annotations
@@ -13,256 +13,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
 from hush.accounting.binning import enclosing
 from hush.accounting.brackets import Bracket, bracket, log_bound
+from hush.accounting.cells import MANY, Aim, Rough, Steps, aim_at, bin_edges, rough_look
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.line import Line, log_peak
 from hush.accounting.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.points import GaussianLaw, Points, Scattered, exact
 from hush.accounting.projection import ProjectedPair
 from hush.accounting.smoothing import Kernel, width_for
-from hush.accounting.survey import Survey
-
-Steps = Sequence[tuple[Pair, int]]
 
 _UNIT = 2.0**-50
-_BEYOND = 14.0  # losses that far above epsilon count as infinite: it costs exp(-14) of their mass
-_RATIO = 1.25  # of neighbouring ends of brackets, before some are joined
-_SHARP = 5.0  # log of how far a bracket's Chernoff bound may exceed what its pieces add up to
-_WIDEST = 6.0  # ratio of the ends of a bracket with jumps
-_DIGITS = 18.0  # of the contour integral, to base e
-_SLACK = 3.0  # log of how far the line's bound may exceed the best
 _NOTHING = -16.0  # log of the share of delta that isn't worth a line
-_RARE = -22.0  # log of the share of delta that losses below the first bin may have
 _TERMS = 150_000_000  # products of a point and a node in one answer
-_BINS = 25_000  # at most, of all kinds together
-_MANY = 10  # kinds of steps with which a first coarse round is not worth its time
 _SURE = 34.0  # paths with a chance of exp(-34) of delta may lose any digits
-
-
-@dataclass(frozen=True)
-class Rough:
-    """The steps' losses on some points, in cells by their size: cell 0 holds all up to the first end."""
-
-    survey: Survey
-    ends: Array
-    orders: Array
-    cells: Array
-    """log of the sum of p e^{cl} over each cell, at each order: (kinds, cells, orders)."""
-
-    @cached_property
-    def logs(self) -> tuple[Array, Array]:
-        """Lambda of the losses up to each end, and by how much it exceeds the one before: (cells, orders) each."""
-        below = np.logaddexp.accumulate(self.cells, axis=1)
-        counts = self.survey.counts
-        rises = np.logaddexp(0.0, np.maximum(self.cells[:, 1:] - below[:, :-1], -1e5))
-        total = np.tensordot(counts, below, axes=1)
-        rises = np.concatenate([np.zeros((1, total.shape[1])), np.tensordot(counts, rises, axes=1)])
-        return total, rises
-
-    def rise(self, first: int, last: int) -> Array:
-        """By how much Lambda grows from below the first cell to the last: a sum, so that little keeps its digits."""
-        return np.asarray(self.logs[1][first : last + 1].sum(axis=0))
-
-    def log_mgf(self, first: int, last: int) -> Array:
-        """log of the brackets' transform at the orders: the largest loss in the cells first..last."""
-        total = self.logs[0][last]
-        if first == 0:
-            return np.asarray(total)
-        with np.errstate(divide="ignore"):
-            return np.asarray(total + np.log(-np.expm1(-self.rise(first, last))))
-
-    def chernoff(self, first: int, last: int, epsilon: float) -> float:
-        """The best of the bounds on log delta of a bracket."""
-        return float(np.nanmin(self.log_mgf(first, last) - self.orders * epsilon + log_peak(self.orders)))
-
-    def order(self, first: int, last: int, epsilon: float) -> float:
-        """Where to draw a bracket's line: where its aliases are farthest apart, of those orders that do nearly best."""
-        tilted = self.log_mgf(first, last) - self.orders * epsilon
-        bounds = tilted + log_peak(self.orders)
-        best = float(np.nanmin(bounds))
-        gaps = self.orders[None, :] - self.orders[:, None]
-        needed = (tilted[None, :] - tilted[:, None] + (bounds - best)[:, None] + _DIGITS) / np.abs(gaps)
-        right = np.nanmin(np.where(gaps > 0, needed, np.inf), axis=1)
-        left = np.nanmin(np.where(gaps < 0, needed, np.inf), axis=1)
-        period = np.where(bounds <= best + _SLACK, np.maximum(right, left), np.inf)
-        return float(self.orders[int(np.nanargmin(period))])
-
-    @cached_property
-    def _single(self) -> Array:
-        """log of the transform of each cell's bracket: (cells, orders)."""
-        total, rises = self.logs
-        with np.errstate(divide="ignore"):
-            return np.asarray(total + np.append(np.zeros((1, self.orders.size)), np.log(-np.expm1(-rises[1:])), axis=0))
-
-    def sizes(self, epsilon: float) -> Array:
-        """log delta of each cell's bracket by the saddle point's approximation."""
-        bounds = self._single - self.orders * epsilon + log_peak(self.orders)
-        rows, k = np.arange(self.ends.size), np.clip(np.nanargmin(bounds, axis=1), 1, self.orders.size - 2)
-        c, before, here, after = self.orders[k], *(self._single[rows, k + j] for j in (-1, 0, 1))
-        left, right = c - self.orders[k - 1], self.orders[k + 1] - c
-        variance = 2 * ((after - here) / right - (here - before) / left) / (left + right)
-        spread = np.maximum(variance, 0.0) + c**-2 + (c + 1) ** -2
-        values = here - c * epsilon - np.log(c * (c + 1)) - 0.5 * np.log(2 * math.pi * spread)
-        return np.where(np.isfinite(values), np.minimum(values, bounds[rows, k]), -np.inf)
-
-    def log_delta(self, epsilon: float) -> float:
-        """A rough log delta."""
-        return float(np.logaddexp.reduce(np.append(self.sizes(epsilon), math.log(max(self.survey.infinite, 1e-300)))))
-
-    def top(self, epsilon: float) -> int:
-        """The last cell that isn't far beyond epsilon."""
-        return min(int(np.searchsorted(self.ends, epsilon + _BEYOND)), len(self.ends) - 1)
-
-    def groups(self, epsilon: float) -> list[tuple[int, int]]:
-        """Cells joined to as few brackets as a line each can see."""
-        top = self.top(epsilon)
-        single = [self.chernoff(k, k, epsilon) for k in range(top + 1)]
-        most = max(single)
-        found, first = [], 0
-        while first <= top:
-            last, sizes = first, single[first]
-            while last < top:
-                sizes = float(np.logaddexp(sizes, single[last + 1]))
-                if self.chernoff(first, last + 1, epsilon) > max(sizes, most - 30) + _SHARP:
-                    break
-                if first > 0 and self.ends[last + 1] > _WIDEST * self.ends[first - 1]:
-                    break
-                last += 1
-            found.append((first, last))
-            first = last + 1
-        return found
-
-    def guess(self, log_delta: float) -> float:
-        """A rough epsilon."""
-        low, high = 1e-9, 1.2 * EPSILON_LIMIT
-        for _ in range(26):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.log_delta(middle) > log_delta else (low, middle)
-        return high
-
-
-def _rough(steps: Steps) -> Rough:
-    survey = Survey(tuple(steps))
-    nodes, masses, counts = survey.nodes, survey.masses, survey.counts
-    whole = np.maximum(masses.sum(axis=1), 1e-300)
-    centres = masses @ nodes / whole
-    # a loss is a jump if it is larger than all kinds' commonest ones
-    core = max(float(np.interp(0.5, np.cumsum(row) / total, nodes)) for row, total in zip(masses, whole, strict=True))
-    first = max(2 * core, 1e-9, *(2 * abs(c) for c in centres))
-    last = float(survey.reach)
-    ends = first * _RATIO ** np.arange(max(2, math.ceil(math.log(last / first) / math.log(_RATIO)) + 1))
-    near = np.abs(nodes) < 1
-    deviation = math.sqrt(float(counts @ (masses[:, near] @ nodes[near] ** 2))) + 1e-9
-    lowest, highest = 1e-3 / EPSILON_LIMIT, 1e3 / deviation + 10
-    orders = np.geomspace(lowest, highest, math.ceil(math.log(highest / lowest) / 0.25))
-    starts = np.searchsorted(nodes, np.append(-np.inf, ends[:-1]), side="right")
-    stops = np.append(starts[1:], nodes.size)
-    cells = np.full((len(steps), ends.size, orders.size), -1e5)
-    for k, (start, stop) in enumerate(zip(starts, stops, strict=True)):
-        if stop > start:
-            last = nodes[stop - 1]
-            sums = masses[:, start:stop] @ np.exp(np.multiply.outer(nodes[start:stop] - last, orders))
-            with np.errstate(divide="ignore"):
-                cells[:, k] = np.maximum(np.log(sums) + orders * last, -1e5)
-    return Rough(survey, ends, orders, cells)
-
-
-@dataclass(frozen=True)
-class Aim:
-    """Where a computation looks: epsilon, the brackets' ends, and the order of each one's line."""
-
-    epsilon: float
-    groups: tuple[tuple[int, int], ...]
-    orders: tuple[float, ...]
-    shares: tuple[float, ...]
-    """What each bracket has of delta, roughly."""
-    slopes: tuple[float, ...]
-    """-d log delta/d epsilon of each bracket, roughly."""
-    log_delta: float
-
-    @property
-    def slope(self) -> float:
-        """The same of all together."""
-        return max(sum(share * c for share, c in zip(self.shares, self.slopes, strict=True)), 1e-12)
-
-
-def _aim(rough: Rough, epsilon: float, log_delta: float) -> Aim:
-    groups = rough.groups(epsilon)
-    sizes, before, after = (
-        np.array([np.logaddexp.reduce(rough.sizes(at)[first : last + 1]) for first, last in groups])
-        for at in (epsilon, 0.95 * epsilon, 1.05 * epsilon + 1e-12)
-    )
-    orders = [rough.order(first, last, epsilon) for first, last in groups]
-    # a line's order is a rough slope too, and it knows of what lies further off
-    slopes = np.fmax((before - after) / (0.1 * epsilon + 1e-12), 0.3 * np.array(orders)).tolist()
-    total = float(np.logaddexp.reduce(sizes))
-    shares = tuple(np.exp(sizes - total).tolist())
-    return Aim(epsilon, tuple(groups), tuple(orders), shares, tuple(slopes), log_delta)
-
-
-def _edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
-    """Bins for each kind that change log delta by about `change`, as few as possible.
-
-    A bin of width h and mass p changes delta by p h^2/8 times the density of the other steps' total at what is left of
-    epsilon.  Over delta that is the weight of a loss, w(l) = T c (c+1) times its tilted law, in each bracket by its
-    share; and where one loss decides, its mass near epsilon.  The least number of bins has h = w^(-1/3) times a factor.
-    """
-    survey = rough.survey
-    nodes = survey.nodes
-    top = rough.top(aim.epsilon)
-    low = survey._quantiles(aim.log_delta + _RARE)[0]
-    gaps = np.gradient(nodes)
-    weights = [np.zeros(nodes.size) for _ in survey.steps]
-    bulk_mean = bulk_variance = 0.0
-    small = nodes <= rough.ends[aim.groups[0][1]]
-    for row, count in zip(survey.masses, survey.counts, strict=True):
-        mass = max(float(row[small].sum()), 1e-300)
-        mean = float(row[small] @ nodes[small]) / mass
-        bulk_mean += count * mean
-        bulk_variance += count * float(row[small] @ (nodes[small] - mean) ** 2) / mass
-    deviation = math.sqrt(bulk_variance) + 1e-3 * aim.epsilon + 1e-12
-    left = (aim.epsilon - nodes - bulk_mean) / deviation
-    bump = np.exp(-0.5 * left**2) / (deviation * math.sqrt(2 * math.pi))
-    for (first, last), c, slope, share in zip(aim.groups, aim.orders, aim.slopes, aim.shares, strict=True):
-        k = int(np.argmin(np.abs(np.log(rough.orders / c))))
-        rise = float(rough.rise(first, last)[k]) if first > 0 else math.inf
-        stays = math.exp(-rise)
-        for kind, (row, count) in enumerate(zip(survey.masses, survey.counts, strict=True)):
-            below = np.logaddexp.accumulate(rough.cells[kind][:, k])
-            with np.errstate(divide="ignore", over="ignore"):
-                tilted = np.log(row) + c * nodes
-                inside = np.where(nodes <= rough.ends[last], np.exp(np.minimum(tilted - below[last], 50.0)), 0.0)
-                if first > 0:
-                    before = np.exp(np.minimum(tilted - below[first - 1], 50.0))
-                    inside -= np.where(nodes <= rough.ends[first - 1], stays * before, 0.0)
-                    inside /= max(-math.expm1(-rise), 1e-300)
-            weights[kind] += share * count * slope * (slope + 1) * np.maximum(inside, 0.0)
-    for kind, (row, count) in enumerate(zip(survey.masses, survey.counts, strict=True)):
-        single = np.where(nodes > rough.ends[0], count * row * bump, 0.0)
-        weights[kind] += np.minimum(single * math.exp(min(-aim.log_delta, 600.0)), 1e12)
-    inside = (nodes > low) & (nodes < rough.ends[top])
-    roots = [np.where(inside, np.cbrt(weight / gaps), 0.0) for weight in weights]
-    total = sum(float(root @ gaps) for root in roots)
-    factor = min(math.sqrt(total / (8 * change)), _BINS / max(total, 1e-300))
-    edges = []
-    growth = 0.15 if len(roots) < _MANY else 0.4
-    for root, (pair, _) in zip(roots, survey.steps, strict=True):
-        # at least a few bins everywhere, so that a poor look can't do much harm
-        density = factor * root + np.where(inside, 1 / (growth * np.abs(nodes) + 0.02 * rough.ends[0]), 0.0)
-        number = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(nodes)))
-        levels = np.arange(1, math.floor(number[-1])) + 0.5
-        places = np.interp(levels, number, nodes)
-        ends = [max(low, nodes[0]), rough.ends[top]]
-        atoms = np.asarray(pair.atoms)
-        margin = 1e-10 * np.maximum(np.abs(atoms), rough.ends[0])
-        places = np.concatenate([places, atoms - margin, atoms + margin])
-        edges.append(np.unique(np.concatenate([places[(places > ends[0]) & (places < ends[1])], ends])))
-    return edges
 
 
 @dataclass(frozen=True)
@@ -385,6 +153,14 @@ def _sides(steps: Steps, edges: Sequence[Array]) -> tuple[Side, Side]:
     return Side(tuple(less), above=False), Side(tuple(more), above=True)
 
 
+def _curves(steps: Steps, rough: Rough, aim: Aim, change: float, terms: int) -> tuple[Curve, Curve, int]:
+    """A lower and an upper bound whose bins and averages change log delta by about `change`, and what they cost."""
+    less, more = _sides(steps, bin_edges(rough, aim, change))
+    lower, cost = _curve(less, rough, aim, change, terms)
+    upper, second = _curve(more, rough, aim, change, terms - cost)
+    return lower, upper, cost + second
+
+
 def _both(lower: Curve, upper: Curve, epsilons: Array) -> tuple[Array, Array]:
     return lower(epsilons), upper(epsilons)
 
@@ -397,7 +173,7 @@ def fits(steps: Steps) -> bool:
     inner = [_inner(pair) for pair, _ in steps]
     if any(isinstance(pair, Enclosed) for pair in inner):
         return False
-    many = len(steps) >= _MANY and any(isinstance(pair, GaussianPair) for pair in inner)
+    many = len(steps) >= MANY and any(isinstance(pair, GaussianPair) for pair in inner)
     return many or any(isinstance(pair, ProjectedPair) for pair in inner)
 
 
@@ -410,21 +186,19 @@ def _inner(pair: Pair) -> Pair:
 @np.errstate(all="ignore")
 def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta), in the direction given."""
-    rough = _rough(steps)
+    rough = rough_look(steps)
     guess = min(rough.guess(log_delta), EPSILON_LIMIT)
     idle = guess == EPSILON_LIMIT and rough.log_delta(guess) > log_delta + 0.3  # far beyond: a rough look will do
     nothing = rough.log_delta(0.0)
     if math.isfinite(nothing) and nothing < log_delta - 0.1:
         guess, idle = 0.0, True
-    low, high, left, part = 0.0, math.inf, _TERMS, 8.0 if len(steps) < _MANY else 0.9
+    low, high, left, part = 0.0, math.inf, _TERMS, 8.0 if len(steps) < MANY else 0.9
     for _ in range(8):
-        aim = _aim(rough, guess, log_delta)
-        change = min(0.3 * part * tolerance * max(guess * aim.slope, 0.1), 0.1)
+        aim = aim_at(rough, guess, log_delta)
+        change = min(0.3 * part * tolerance * max(guess * aim.slope, 0.02), 0.1)
         change = 0.1 if idle else change
-        less, more = _sides(steps, _edges(rough, aim, change))
-        lower, cost = _curve(less, rough, aim, change, left)
-        upper, second = _curve(more, rough, aim, change, left - cost)
-        left -= cost + second
+        lower, upper, cost = _curves(steps, rough, aim, change, left)
+        left -= cost
         curve = partial(_both, lower, upper)
         if guess == 0 and upper(np.zeros(1))[0] <= log_delta:
             return 0.0, 0.0
@@ -443,3 +217,27 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
         idle = False
         guess = again if abs(again - guess) > 1e-3 * guess else math.sqrt(max(low, guess / 4) * min(high, 4 * guess))
     return min(low, high), high
+
+
+@np.errstate(all="ignore")
+def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
+    """Certified bounds on log delta at a few epsilons, in the direction given."""
+    rough = rough_look(steps)
+    lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
+    for k, epsilon in enumerate(epsilons):
+        log_delta, left, part = rough.log_delta(float(epsilon)), _TERMS, 1.0
+        if not math.isfinite(log_delta):
+            continue
+        for _ in range(3):
+            aim = aim_at(rough, float(epsilon), min(log_delta, 0.0))
+            change = 0.3 * part * tolerance * max(1.0, -log_delta)
+            below, above, cost = _curves(steps, rough, aim, min(change, 0.1), left)
+            left -= cost
+            lower[k] = max(lower[k], float(below(epsilons[k : k + 1])[0]))
+            upper[k] = min(upper[k], float(above(epsilons[k : k + 1])[0]))
+            gap = float(upper[k] - lower[k])
+            if gap <= tolerance * max(1.0, -float(upper[k])) or left <= 0 or not math.isfinite(gap):
+                break
+            log_delta = 0.5 * float(lower[k] + upper[k])
+            part *= min(0.6 * tolerance * max(1.0, -log_delta) / gap, 0.5)
+    return np.minimum(lower, upper), upper

@@ -92,7 +92,7 @@ class Survey:
 
     def window(self, epsilon: float, log_delta: float) -> tuple[float, float, float]:
         """Cut-offs, and roughly the deviation of the total."""
-        rare_low, rare_high = self._quantiles(log_delta - _RARE)
+        rare_low, rare_high = self.quantiles(log_delta - _RARE)
         low, high = rare_low, min(rare_high, abs(epsilon) + _MARGIN)
         for _ in range(2):
             width = 8 * self._moments(0.0, low, high)[1] * math.sqrt(self.total)
@@ -112,7 +112,7 @@ class Survey:
         rough = min(self.plan(epsilon, -size)[1] for size in (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 640.0))
         return self.plan(epsilon, rough)
 
-    def _quantiles(self, log_mass: float) -> tuple[float, float]:
+    def quantiles(self, log_mass: float) -> tuple[float, float]:
         """Losses below and above which all steps together have no more P-mass than this."""
         masses = self.counts @ self.masses
         allowed = math.exp(max(log_mass, -690.0))
