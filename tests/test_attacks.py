@@ -326,6 +326,37 @@ def test_a_buffer_that_remembers_the_data_is_refused_in_training() -> None:
     assert not torch.any(model.average)
 
 
+def test_a_buffer_that_every_pass_changes_does_not_count_the_records() -> None:
+    for engine in (Loop(), Auto()):
+        model = Remembering(keeps=False)
+        private = private_of(model, engine=engine, microbatch=3, key=Key.from_seed(1))
+        sizes = []
+        for (x,) in private.batches((ROWS[:30],), steps=20):  # about 3 a batch
+            sizes.append(len(x))
+            private.step(lambda x, model=model: model(x)[:, 0], x)
+        first = next(k for k, size in enumerate(sizes) if size > 1)  # until then nothing is known of the model
+        assert 0 in sizes[first:]
+        assert len(sizes) - float(model.passes) <= first
+
+
+def test_two_threads_do_not_make_one_step(tmp_path: Path) -> None:
+    private = private_of(nn.Linear(4, 1))
+    batches = private.batches((ROWS,))
+    (x,) = next(batches)
+    refused: list[str] = []
+
+    def losses(x: Tensor) -> Tensor:
+        if not refused:
+            refused.append("tried")
+            with pytest.raises(ValueError, match="Another thread"):
+                private.step(losses, x)
+        value: Tensor = private.model(x)[:, 0]
+        return value
+
+    private.step(losses, x)
+    assert refused
+
+
 def test_a_collate_function_that_sorts_is_refused_where_users_are_clipped_together() -> None:
     records = [torch.randn(1 + i % 7) for i in range(100)]
     users = [i // 5 for i in range(100)]

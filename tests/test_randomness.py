@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,29 +71,33 @@ class TestOfStep:
         found = []
         for step in (0, 1, 0):
             torch.manual_seed(0)
-            with Randomness().of_step(Key.from_seed(2), step, CPU):
-                found.append(draws())
+            found.append(Randomness().of_step(Key.from_seed(2), step, CPU, draws))
         assert found[0] == found[2] != found[1]
 
-    def test_numpys_and_pythons_generators_are_set_as_long_as_they_are_used(self) -> None:
-        randomness = Randomness()
-        used: list[Any] = []
+    @pytest.mark.parametrize("generator", [np.random.rand, random.random])
+    def test_numpys_and_pythons_generators_are_set_from_the_step_on_that_uses_them(
+        self, generator: Callable[[], float]
+    ) -> None:
+        randomness, used = Randomness(), []
         for step in range(40):
             np.random.seed(0), random.seed(0)
-            with randomness.of_step(Key.from_seed(2), step, CPU):
-                used.append((np.random.rand(), random.random()))
-        assert len(set(used)) == 40
 
-    def test_use_that_begins_later_is_noticed(self) -> None:
+            def compute(step: int = step) -> float:
+                return generator() if step in (0, *range(7, 12), 30) else -step
+
+            used.append(randomness.of_step(Key.from_seed(2), step, CPU, compute))
+        assert len(set(used)) == 40
+        with seeded(Key.from_seed(2).derive("losses", 30)):
+            assert used[30] == generator()
+
+    def test_what_is_computed_once_more_begins_from_the_same_numbers(self) -> None:
+        def compute() -> tuple[float, float]:
+            return float(torch.rand(())), np.random.rand()
+
         randomness = Randomness()
-        late: list[float] = []
-        for step in range(64):
-            np.random.seed(0)
-            with randomness.of_step(Key.from_seed(2), step, CPU):
-                if step >= 20:
-                    late.append(np.random.rand())
-        from_32_on = late[11:]  # the 32nd step is asked
-        assert len(set(from_32_on)) == len(from_32_on)
+        randomness.of_step(Key.from_seed(2), 0, CPU, lambda: None)
+        late = randomness.of_step(Key.from_seed(2), 1, CPU, compute)
+        assert late == Randomness().of_step(Key.from_seed(2), 1, CPU, compute)
 
 
 class TestTraining:

@@ -9,50 +9,56 @@ begin anew from the run's key at every step, and afterwards go on where they wer
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from hush.keys import Key
 
+Found = TypeVar("Found")
 _WORDS = 624  # the state of the Mersenne twister, which PyTorch's CPU generator, NumPy's and Python's all are
 
 
 class Randomness:
-    """The generators of a run's losses.  NumPy's and Python's, slow to set, are left alone where they aren't used.
-
-    That is asked at the 1st, 2nd, 4th, 8th, ... step, as for places.
-    """
+    """The generators of a run's losses.  NumPy's and Python's, slow to set, are set as soon as they are used."""
 
     def __init__(self) -> None:
-        self._steps = 0
         self._everywhere = True
 
-    @contextmanager
-    def of_step(self, key: Key, step: int, devices: Iterable[torch.device]) -> Iterator[None]:
-        """Everything drawn inside is this step's own."""
-        self._steps += 1
-        asked = self._steps & (self._steps - 1) == 0
+    def of_step(self, key: Key, step: int, devices: Iterable[torch.device], compute: Callable[[], Found]) -> Found:
+        """What is computed, with everything that it draws being this step's own."""
         numbers = [device.index or 0 for device in devices if device.type == "cuda"]
         before = {k: torch.cuda.default_generators[k].get_state() for k in numbers}
-        for k in numbers:
-            torch.cuda.default_generators[k].manual_seed(key.seed64("losses", step, k) >> 1)
+        secret = key.derive("losses", step)
         try:
-            if self._everywhere or asked:
-                with seeded(key.derive("losses", step)):
-                    begun = _others()
-                    yield
-                    self._everywhere = begun != _others()
-            else:
-                with _torch_seeded(key.derive("losses", step)):
-                    yield
+            if not self._everywhere:
+                _seed_cuda(key, step, numbers)
+                begun = _others()
+                with _torch_seeded(secret):
+                    found = compute()
+                if begun == _others():
+                    return found
+                del found  # once more: some of its random numbers were nobody's secret
+            _seed_cuda(key, step, numbers)
+            with seeded(secret):
+                begun = _others()
+                found = compute()
+                self._everywhere = begun != _others()
+            return found
         finally:
             for k, state in before.items():
                 torch.cuda.default_generators[k].set_state(state)
+
+
+def _seed_cuda(key: Key, step: int, numbers: Iterable[int]) -> None:
+    for k in numbers:
+        torch.cuda.default_generators[k].manual_seed(key.seed64("losses", step, k) >> 1)
 
 
 @contextmanager
@@ -90,5 +96,11 @@ def _words(secret: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 
 
 def _others() -> tuple[object, ...]:
-    of_numpy = np.random.get_state(legacy=False)
-    return repr(of_numpy), of_numpy["state"]["key"].tobytes(), random.getstate()
+    """Where NumPy's and Python's generators are; of NumPy's two words and the place are enough, and quickly read."""
+    twister: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    if isinstance(twister, np.random.MT19937):
+        address = twister.ctypes.state_address
+        of_numpy: object = ctypes.string_at(address, 8), ctypes.string_at(address + 4 * _WORDS, 4)
+    else:
+        of_numpy = repr(twister.state)
+    return of_numpy, random.getstate()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,8 +35,9 @@ from hush.arguments import capacity_of, check_optimiser, check_size, engine_at, 
 from hush.averaging import Average
 from hush.batches import Batch
 from hush.batches import batches as drawn_batches
+from hush.buffers import Once
 from hush.clipping import votes
-from hush.gradients import Engine, Loop, Memory, Projected, Vmap, clipped_sum, refuse
+from hush.gradients import ClippedSum, Engine, Loop, Memory, Projected, Vmap, clipped_sum, refuse
 from hush.gradients.check import named, refuse_memories
 from hush.gradients.engines import Weights
 from hush.gradients.filling import cut
@@ -103,10 +105,13 @@ class Private:
         plan.stds(0, self._names, self.threshold)  # refuses parameters without a norm before anything is charged
         self._memory = Memory(capacity=capacity_of(plan, self.microbatch, model, self._parameters))
         self._randomness = Randomness()
+        self._busy = threading.Lock()
         self._said: tuple[str, ...] | None = None
         self._flattened: tuple[Any, Any, Callable[..., Tensor]] | None = None
         self._watch = Watch(model)
         self._checked = False
+        self._changing: list[Tensor] = []
+        self._last_once: Once | None = None
         self._pending: Batch | None = None
         self._reader: object = None
         self._draw_ahead: Callable[[], None] | None = None
@@ -196,6 +201,10 @@ class Private:
 
         `losses(*batch)` gives one loss per example and may be called on parts of the batch.
         """
+        with self._alone():
+            self._step(losses, batch)
+
+    def _step(self, losses: Callable[..., Tensor], batch: Sequence[Any]) -> None:
         drawn = self.in_hand()
         if all(isinstance(part, Tensor) for part in batch):
             leaves, on_leaves = list(batch), losses
@@ -205,8 +214,11 @@ class Private:
         check_size(leaves, len(drawn.draw))
         self._drop_gradients()
         if not self._checked and len(drawn.draw) > 1:
-            refuse_memories(self.model, on_leaves, leaves)
+            self._changing = refuse_memories(self.model, on_leaves, leaves)
             self._checked = True
+        if self._changing:
+            on_leaves = self._once(on_leaves)
+            on_leaves.begin(leaves, len(drawn.draw))
         self._watch.look(on_leaves, leaves, len(drawn.draw), again=isinstance(self.engine, Loop | Vmap | Projected))
         names, parameters = self._names, self._parameters = self._trained()
         plan, step = self.plan, drawn.step
@@ -220,8 +232,8 @@ class Private:
             margin = rounding_margin(plan.batch, compute)
             return tuple(threshold * (1 - margin) for threshold in thresholds)
 
-        with self._randomness.of_step(self.key, step, {p.device for p in parameters}):
-            found = clipped_sum(
+        def compute() -> ClippedSum:
+            return clipped_sum(
                 parameters,
                 on_leaves,
                 leaves,
@@ -234,6 +246,8 @@ class Private:
                 memory=self._memory,
                 meanwhile=self._draw_ahead,
             )
+
+        found = self._randomness.of_step(self.key, step, {p.device for p in parameters}, compute)
         self._pending = None  # from here on this step's noise is used up
         if found.notes != self._said:  # mostly the same at every step
             self._said = found.notes
@@ -260,10 +274,11 @@ class Private:
 
         Uses the batch up: a step's noise is used once.
         """
-        drawn = self.in_hand()
-        (std,) = self.plan.stds(drawn.step, self._names, self.threshold)
-        self._pending = None
-        return noise.add(self.key, drawn.step, sums, [std] * len(sums))
+        with self._alone():
+            drawn = self.in_hand()
+            (std,) = self.plan.stds(drawn.step, self._names, self.threshold)
+            self._pending = None
+            return noise.add(self.key, drawn.step, sums, [std] * len(sums))
 
     def follow(self, step: int) -> None:
         """What comes after the optimiser has moved: the scheduler's step and the average."""
@@ -368,6 +383,16 @@ class Private:
 
     # Inside
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One step at a time: two threads would put the same noise on two sums."""
+        if not self._busy.acquire(blocking=False):
+            raise ValueError("Another thread is making this run's step; make one step after the other.")
+        try:
+            yield
+        finally:
+            self._busy.release()
+
     def _say(self, *notes: str) -> None:
         self.notes = tuple(dict.fromkeys((*self.notes, *notes)))
 
@@ -376,6 +401,12 @@ class Private:
         if self._flattened is None or self._flattened[0] is not losses or self._flattened[1] != shape:
             self._flattened = (losses, shape, lambda *leaves: losses(*tree_unflatten(leaves, shape)))
         return self._flattened[2]
+
+    def _once(self, losses: Callable[..., Tensor]) -> Once:
+        """The loss that changes its buffers once a step; the same object at every step, too."""
+        if self._last_once is None or self._last_once.losses is not losses:
+            self._last_once = Once(losses, self._changing)
+        return self._last_once
 
     def _trained(self) -> tuple[list[str], list[nn.Parameter]]:
         """The parameters the optimiser moves, with their names in the model."""

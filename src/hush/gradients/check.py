@@ -147,14 +147,15 @@ def _refuse_changing_buffers(model: nn.Module, losses: Losses, batch: Sequence[A
     _restore(model, before)
 
 
-def refuse_memories(model: nn.Module, losses: Losses, batch: Sequence[Any]) -> None:
+def refuse_memories(model: nn.Module, losses: Losses, batch: Sequence[Any]) -> list[Tensor]:
     """Raise if what is left in a buffer after one example isn't what two others leave: no parameter's gradient is that.
 
-    For training, on the first examples that come; random numbers are the same each time, and all is put back.
+    For training, on the first examples that come; random numbers are the same each time, and all is put back. Returns
+    the buffers that change, whatever passes.
     """
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     if not before:
-        return
+        return []
     left = []
     for rows in (slice(0, 1), slice(-2, None)):
         with torch.no_grad(), torch.random.fork_rng(devices=_devices(model)):
@@ -164,6 +165,7 @@ def refuse_memories(model: nn.Module, losses: Losses, batch: Sequence[Any]) -> N
     for name, buffer in left[0].items():
         if not torch.equal(buffer, left[1][name]):
             raise ValueError(_REMEMBERS.format(name=name))
+    return [buffer for name, buffer in model.named_buffers() if not torch.equal(left[0][name], before[name])]
 
 
 def _devices(model: nn.Module) -> list[torch.device]:
