@@ -11,25 +11,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
-from hush.accounting import crossing, heavy, lattice, limits, moments, scattered, single, subsampled
+from hush.accounting import chains, crossing, heavy, lattice, limits, moments, scattered, single, subsampled
 from hush.accounting.bounds import Bounds
 from hush.accounting.errors import (
     Array,
     ErrorCurve,
     Lines,
-    atoms_of_vertices,
     default_levels,
-    group_vertices,
     lines_from_curve,
-    vertices_of_points,
 )
 from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, surely_beyond
 from hush.accounting.losses import Atoms, Enclosed, Pair
 from hush.accounting.mechanisms import ADD_REMOVE, Mechanism, compose
+from hush.accounting.powers import Power, of_steps
 from hush.accounting.releases import (
     Gaussian,
     Guarantees,
@@ -48,6 +47,7 @@ Engine = Callable[[Steps, float, float], tuple[float, float]]
 EPSILON_LIMIT = crossing.EPSILON_LIMIT
 _TINY = 4e-16
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
+_SHARP = 1e-5  # of log delta, where that decides about a group
 _FEW = 12  # epsilons of a curve
 _FEW = 4  # epsilons that may each have a look of their own
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
@@ -77,14 +77,23 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     gaussian = _gaussian_composition(mechanism)
     if gaussian is not None:
         return _ordered(subsampled.epsilon(gaussian, log_delta))
+    least, most, aim = 0.0, math.inf, tolerance or _tolerance(mechanism)
+    if isinstance(mechanism, Group) and not _is_listed(mechanism):
+        least, most = _group_epsilon(mechanism, log_delta, aim)
+        most = min(most, mechanism.largest_loss * (1 + _TINY))
+        projected = any(heavy.fits(steps) for steps in _directions(mechanism.inner))  # their curves take seconds
+        if projected or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
+            return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
     finite = _finite_curve(mechanism)
     if finite is not None:
         lower, upper = crossing.certified_root(finite, 1.0, log_delta)
+        lower, upper = max(least, lower), min(most, upper)
         upper = min(upper, mechanism.largest_loss * (1 + _TINY))
         return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
-    aim = tolerance or _tolerance(mechanism)
     found: list[tuple[float, float]] = []
     for steps in _directions(mechanism):
+        if found and heavy.fits(steps) and heavy.is_below(steps, found[0][0], log_delta):
+            continue  # the other direction has the larger epsilon
         found.append(_epsilon(steps, log_delta, aim))
         if found[-1][0] >= EPSILON_LIMIT:
             break  # the other direction changes nothing
@@ -198,15 +207,20 @@ def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
 
 
 def _lines(mechanism: Mechanism, points: int, smallest: float) -> tuple[Lines, Lines]:
+    epsilons = _epsilons(mechanism, points, smallest)
+    leak = max(least_delta(steps) for steps in _directions(mechanism))
+    return lines_from_curve(epsilons, *log_delta_curve(mechanism, epsilons), leak)
+
+
+def _epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array:
+    """Epsilons from 0 to where delta is that small, or as far as makes sense."""
     rest = _without_leaks(mechanism)[0]
     far = epsilon(rest, smallest, tolerance=0.05)
     while math.isinf(far.upper) and smallest < 1e-2:  # a delta below what remains at any epsilon says nothing
         smallest *= 1e10 if smallest < 1e-20 else 30
         far = epsilon(rest, min(smallest, 0.5), tolerance=0.05)
     last = min(far.upper if math.isfinite(far.upper) else max(far.lower, 1.0), _LARGEST_EXPONENT)
-    epsilons = (last or 1.0) * np.linspace(0.0, 1.0, points) ** 1.5
-    leak = max(least_delta(steps) for steps in _directions(mechanism))
-    return lines_from_curve(epsilons, *log_delta_curve(mechanism, epsilons), leak)
+    return np.asarray((last or 1.0) * np.linspace(0.0, 1.0, points) ** 1.5)
 
 
 def error_sum(mechanism: Mechanism) -> Bounds:
@@ -215,22 +229,64 @@ def error_sum(mechanism: Mechanism) -> Bounds:
     return Bounds(max(1 - advantage.upper, 0.0), 1 - advantage.lower)
 
 
+def _group_epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
+    """Of one group, from the single record's curve where it matters."""
+
+    def single_epsilon(log: float) -> float:
+        found = epsilon(group.inner, math.exp(log), tolerance=0.05)
+        return found.upper if math.isfinite(found.upper) else max(found.lower, 1.0)
+
+    top = chains.top_for(single_epsilon, group.size, log_delta)
+    return chains.epsilon(*_single_record(group), top, log_delta, tolerance)
+
+
+def _single_record(group: Group) -> tuple[chains.Oracle, int, float]:
+    """The single record's curve; the group's size; log of the least delta."""
+    directions = _directions(group.inner)
+    least = max(least_delta(steps) for steps in directions)
+    gaussian = _gaussian_composition(group.inner)
+    once = len(group.inner.parts()) == 1 and group.inner.parts()[0][1] == 1
+    if once or gaussian is not None:
+        oracle: chains.Oracle = partial(log_delta_curve, group.inner)
+    else:
+        oracle = scattered.asked_often(directions, _SHARP)
+    return oracle, group.size, math.log(least) if least > 0 else -math.inf
+
+
 def group_pair(group: Group) -> Pair:
     """The pair of a group of records, between those of the two bands of the single record's curve."""
-    points = max(100, min(2000, 200_000 // group.size))
-    directions = _directions(group.inner) if not _has_renyi(group.inner) else []
-    listed = scattered.enumerated(directions[0], points) if len(directions) == 1 else None
+    listed = _listed(group)
     if listed is not None:
-        corners = vertices_of_points(listed.losses, listed.logs, listed.infinite)
-        below, above = corners, corners
+        below = above = listed
+        largest = group.inner.largest_loss
     else:
-        below, above = (lines.vertices() for lines in _lines(group.inner, points, 1e-120))
-    upper_alpha, upper_power = group_vertices(below, group.size, upper=True)
-    lower_alpha, lower_power = group_vertices(above, group.size, upper=False)
-    return Enclosed(
-        lower=atoms_of_vertices(lower_alpha, lower_power * (1 - 1e-12)),
-        upper=atoms_of_vertices(upper_alpha, np.minimum(upper_power * (1 + 1e-12), 1.0)),
-    )
+        epsilons = _epsilons(group.inner, max(100, min(2000, 200_000 // group.size)), 1e-120)
+        least = max(least_delta(steps) for steps in _directions(group.inner))
+        log_least = math.log(least) if least > 0 else -math.inf
+        below, above = chains.bands(epsilons, *log_delta_curve(group.inner, epsilons), log_least)
+        largest = float(epsilons[-1])
+    return chains.enclosed(below, above, group.size, largest)
+
+
+def _listed(group: Group) -> Power | None:
+    """The single record's power curve, where all that can happen may be listed."""
+    if _has_renyi(group.inner):
+        return None
+    directions = _directions(group.inner)
+    points = max(100, min(2000, 200_000 // group.size))
+    law = scattered.enumerated(directions[0], points) if len(directions) == 1 else None
+    if law is None:
+        return None
+    order = np.argsort(-law.losses)
+    losses, logs = law.losses[order], law.logs[order]
+    above, same = losses > 0, losses == 0
+    middle = float(np.logaddexp.reduce(logs[same])) if same.any() else -math.inf
+    log_infinite = math.log(law.infinite) if law.infinite > 0 else -math.inf
+    return of_steps(logs[above], logs[above] - losses[above], log_infinite, middle)
+
+
+def _is_listed(group: Group) -> bool:
+    return _listed(group) is not None
 
 
 # The papers' accountants

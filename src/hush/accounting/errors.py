@@ -12,6 +12,7 @@ e^eps alpha, and f is the highest point of all these lines (Dong, Roth, Su 2022,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-_SMALLEST = 1e-290  # of type I errors that are told apart: products with masses stay within the floating-point range
+_ULPS = 1e-15  # more than what a few operations lose
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,28 +101,41 @@ def lines_from_curve(epsilons: Array, log_lower: Array, log_upper: Array, least:
     """
     y = np.exp(epsilons)
     lower, upper = np.exp(log_lower), np.exp(log_upper)
-    corners_y, corners = [], []
-    for j in range(len(y) - 1):
-        candidates = []
-        if j > 0:  # the chord before, extended: it starts at the upper bound and passes below the lower one
-            slope = (lower[j] - upper[j - 1]) / (y[j] - y[j - 1])
-            candidates.append((lower[j] - slope * y[j], slope))
-        if j + 2 < len(y):
-            slope = (upper[j + 2] - lower[j + 1]) / (y[j + 2] - y[j + 1])
-            candidates.append((lower[j + 1] - slope * y[j + 1], slope))
-        if len(candidates) == 2 and candidates[1][1] > candidates[0][1]:
-            (a, s), (b, t) = candidates
-            at = float(np.clip((a - b) / (t - s), y[j], y[j + 1]))
-            value = max(a + s * at, b + t * at)
-        else:
-            at, value = y[j], lower[j + 1]
-        corners_y.append(at)
-        corners.append(max(value, 0.0))
+    found = [corner(epsilons, log_lower, log_upper, j) for j in range(len(y) - 1)]
+    corners_y, corners = [math.exp(at) for at, _ in found], [math.exp(value) for _, value in found]
     # beyond the last epsilon delta is at least that: the steepest line
     intercepts = np.concatenate([lower, corners, [least]])
     above = Lines(intercepts, np.concatenate([y, corners_y, [y[-1] * 1.0]]), 1 - intercepts)
     below = Lines(upper, y, 1 - upper)
     return below.mirrored(), above.mirrored()
+
+
+def corner(epsilons: Array, lower: Array, upper: Array, j: int) -> tuple[float, float]:
+    """The corner within a cell where the chords on both sides, extended, meet: log of e^eps, and of delta at least.
+
+    Between two points delta, convex in y = e^eps, lies above both chords, each of which starts at an upper bound and
+    passes below a lower one.  All is relative to the cell's left end, y as z >= 1 and delta as a part of its bound, and
+    taken from the ends inwards, so that no digits cancel.  Where a chord doesn't tell, delta is at least that at the
+    right end.
+    """
+    at, there = float(epsilons[j]), float(lower[j + 1])
+    scale, length = float(upper[j]), float(epsilons[j + 1]) - at
+    if j == 0 or not math.isfinite(scale) or lower[j] == -math.inf or upper[j - 1] - scale > 600 or length > 600:
+        return at, there
+    length = math.expm1(length)
+    low, high, before = (math.exp(float(log) - scale) for log in (lower[j], there, upper[j - 1]))
+    # each number on the safe side: the chord before falls faster, the one after more slowly
+    fall = (before - low + _ULPS * (before + low)) / -math.expm1(float(epsilons[j - 1]) - at)
+    rise = 0.0
+    if j + 2 < epsilons.size and epsilons[j + 2] - at < 600:
+        after = math.exp(float(upper[j + 2]) - scale)
+        rise = max(high - after - _ULPS * (high + after), 0.0) / (math.expm1(float(epsilons[j + 2]) - at) - length)
+    # the chord before: low - fall t; the one after: high + rise (length - t), at a distance t from the left end
+    gap = low * (1 - _ULPS) - (high + rise * length) * (1 + _ULPS)
+    t = min(gap / (fall - rise) * (1 - _ULPS), length) if gap > 0 and fall > rise else 0.0
+    value = (high + rise * (length - t)) * (1 - _ULPS)
+    value = min(value, low) if t == 0 else value
+    return at + math.log1p(t), scale + math.log(value) - 1e-15 if value > 0 else -math.inf
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -261,43 +275,9 @@ def atoms_of(lines: Lines) -> Atoms:
     return _atoms(np.where(slopes < 1, slopes * q, p), q, float(power[0]))
 
 
-def vertices_of_points(losses: Array, logs: Array, infinite: float) -> tuple[Array, Array]:
-    """The corners (alpha, power) of a finite pair's power curve: the largest losses come first."""
-    order = np.argsort(-losses)
-    p, q = np.exp(logs[order]), np.exp(logs[order] - losses[order])
-    alpha, power = np.append(0.0, np.cumsum(q)), np.append(infinite, infinite + np.cumsum(p))
-    return np.append(np.minimum(alpha, 1.0), 1.0), np.append(np.minimum(power, 1.0), 1.0)
-
-
-def atoms_of_vertices(alpha: Array, power: Array) -> Atoms:
-    return _atoms(np.diff(power), np.diff(alpha), float(power[0]))
-
-
 def _atoms(p: Array, q: Array, infinite: float) -> Atoms:
     keep = (q > 0) & (p > 0)
     vanishing = float(q[(q > 0) & ~keep].sum())
     q, p = q[keep], p[keep]
     losses = np.log(p) - np.log(q)
     return Atoms(tuple(losses.tolist()), tuple(p.tolist()), tuple(q.tolist()), max(infinite, 0.0), vanishing)
-
-
-def group_vertices(corners: tuple[Array, Array], size: int, *, upper: bool) -> tuple[Array, Array]:
-    """The power curve h composed with itself: 1 - (1 - f)^(o size) as corners (Dong, Roth, Su 2022, Theorem 3).
-
-    At type I errors too small for floating point the attacker is given the power at the smallest that isn't (`upper`),
-    or that on the chord which begins at 0.
-    """
-    base_alpha, base_power = _within_range(*corners, upper=upper)
-    alpha, power = base_alpha, base_power
-    for _ in range(size - 1):
-        crossings = np.interp(base_alpha, power, alpha)
-        finer = np.union1d(alpha, crossings)
-        power = np.interp(np.interp(finer, alpha, power), base_alpha, base_power)
-        alpha, power = _within_range(finer, power, upper=upper)
-    return alpha, power
-
-
-def _within_range(alpha: Array, power: Array, *, upper: bool) -> tuple[Array, Array]:
-    there, kept = float(np.interp(_SMALLEST, alpha, power)), alpha > _SMALLEST
-    first = there if upper else float(power[0])
-    return np.concatenate([[0.0, _SMALLEST], alpha[kept]]), np.concatenate([[first, there], power[kept]])

@@ -17,7 +17,7 @@ import numpy as np
 from hush.accounting import crossing
 from hush.accounting.binned import enclosing_laws, is_open
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
-from hush.accounting.line import Line, alias_free_spacing, chernoff_points
+from hush.accounting.line import Line, alias_free_spacing, chernoff_points, log_peak
 from hush.accounting.losses import Array, Pair
 from hush.accounting.points import GaussianLaw, Points, Scattered, exact, product
 from hush.accounting.smoothing import Kernel, width_for
@@ -32,6 +32,7 @@ _TERMS = 120_000_000  # products of a point and a node in one answer, about half
 _SEARCH = 2000  # what finding a root on a line costs for each node, in such products
 _NEGLIGIBLE = 1e-3  # of the width asked for
 _LINES = 12  # for a whole curve
+_ALIKE = 1.1  # log of how much smaller delta may be where the same line serves
 _FEW = 20_000  # points of a sum that are worth enumerating
 
 
@@ -216,7 +217,7 @@ def _allowed(tolerance: float, c: float, epsilon: float) -> float:
 
 @np.errstate(all="ignore")
 def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
-    """Certified bounds on log delta at a few epsilons, in the direction given."""
+    """Certified bounds on log delta at a few ascending epsilons, in the direction given."""
     return _log_delta(steps, epsilons, tolerance)
 
 
@@ -230,16 +231,69 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
         middle = float(epsilons[part[len(part) // 2]])
         size = task.rough(middle)
         c = task.saddle(middle, size)
-        _, rough = task.sides(middle, size, c, _allowed(4 * tolerance, c, max(middle, 1e-3)))
-        c, _ = _saddle(rough, None, middle)
-        for change in 0.25 * tolerance * max(1.0, c * middle) * np.array([1.0, 8.0, 64.0]):
-            less, more = task.sides(middle, size, c, 2 * float(change) / (c * (c + 1)))
-            curve, _ = _curve(less, more, c, middle, float(change), _TERMS)
+        _, coarse = task.sides(middle, size, c, _allowed(4 * tolerance, c, max(middle, 1e-3)))
+        c, _ = _saddle(coarse, None, middle)
+        for factor in (1.0, 8.0, 64.0):
+            curve = _curve_near(task, c, middle, size, factor * tolerance)
             if curve is not None:
                 low, high = curve(epsilons[part])
                 lower[part], upper[part] = np.fmax(lower[part], low), np.fmin(upper[part], high)
                 break
     return np.minimum(lower, upper), upper
+
+
+def _curve_near(task: Task, c: float, epsilon: float, size: float, tolerance: float) -> Curve | None:
+    change = 0.25 * tolerance * max(1.0, c * epsilon)
+    less, more = task.sides(epsilon, size, c, 2 * change / (c * (c + 1)))
+    return _curve(less, more, c, epsilon, change, _TERMS)[0]
+
+
+def asked_often(directions: Sequence[Steps], tolerance: float) -> crossing.Curve:
+    """Certified bounds on log delta, the larger of all directions, at any ascending epsilons, for many questions.
+
+    What a rough look says is kept; one line serves all epsilons close by; a direction that Chernoff's inequality puts
+    below what another has already isn't computed.
+    """
+    known = [_enumerated(steps) for steps in directions]
+    tasks = [Task.of(steps) for steps in directions]
+
+    @np.errstate(all="ignore")
+    def curve(epsilons: Array) -> tuple[Array, Array]:
+        lower, upper = np.full(epsilons.shape, -np.inf), np.full(epsilons.shape, -np.inf)
+        for task, listed in zip(tasks, known, strict=True):
+            low, high = _by_lines(task, epsilons, tolerance, lower) if listed is None else listed(epsilons)
+            lower, upper = np.fmax(lower, low), np.maximum(upper, high)
+        return np.minimum(lower, upper), upper
+
+    return curve
+
+
+def _by_lines(task: Task, epsilons: Array, tolerance: float, enough: Array) -> tuple[Array, Array]:
+    """At ascending epsilons, but just an upper bound where that is enough."""
+    lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
+    sizes = task.rough_curve(epsilons)
+    first = 0
+    while first < epsilons.size:
+        last = first
+        while last + 1 < epsilons.size and sizes[first] - sizes[last + 1] < _ALIKE:
+            last += 1
+        part, middle = slice(first, last + 1), (first + last) // 2
+        at, size = float(epsilons[middle]), float(sizes[middle])
+        first = last + 1
+        c = task.saddle(at, size)
+        _, coarse = task.sides(at, size, c, _allowed(30 * tolerance, c, max(at, 1e-3)))
+        orders = c * np.geomspace(0.5, 2.0, 7)
+        raised = 1e-6 + coarse.doubt[1]  # as for the aliases on a line
+        bounds = coarse.log_mgf(orders) + log_peak(orders) - np.multiply.outer(epsilons[part] - coarse.doubt[0], orders)
+        upper[part] = np.minimum(_with_leak(bounds.min(axis=1), coarse.infinite) + raised, 0.0)
+        if np.all(upper[part] < enough[part]):
+            continue
+        c, _ = _saddle(coarse, None, at)
+        curve = _curve_near(task, c, at, size, tolerance) or _curve_near(task, c, at, size, 30 * tolerance)
+        if curve is not None:
+            low, high = curve(epsilons[part])
+            lower[part], upper[part] = np.fmax(lower[part], low), np.fmin(upper[part], high)
+    return lower, upper
 
 
 def enumerated(steps: Steps, most: int) -> Points | None:
@@ -299,6 +353,17 @@ class Task:
     def rough(self, epsilon: float) -> float:
         """Roughly log delta at an epsilon."""
         return self.survey.plan_at(epsilon)[1] if self.open else 0.0
+
+    def rough_curve(self, epsilons: Array) -> Array:
+        """Roughly log delta at ascending epsilons."""
+        if not self.open:
+            return np.asarray(-10.0 * np.arange(epsilons.size), dtype=np.float64)
+        found, size = [], -1.0
+        for epsilon in epsilons:
+            for _ in range(2):
+                size = min(self.survey.plan(float(epsilon), size)[1], 0.0)
+            found.append(size)
+        return np.array(found, dtype=np.float64)
 
     def sides(self, epsilon: float, log_delta: float, tilt: float, variance: float) -> tuple[Side, Side]:
         """Laws that reveal less and more, sharp near an epsilon where delta is about so large."""

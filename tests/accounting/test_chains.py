@@ -1,0 +1,131 @@
+"""Groups of records: power curves in logarithms against Gaussian closed forms, enumeration and the minimum formula."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy.special import log_ndtr, ndtr, ndtri_exp
+
+from hush.accounting import Gaussian, Guarantees, Laplace, chains, powers
+from hush.accounting.closed import gaussian_curve
+from hush.accounting.errors import corner
+from hush.accounting.losses import Atoms
+
+LEVELS = np.array([-3000.0, -300.0, -80.0, -20.0, -5.0, -1.0, -0.1, -1e-3, -1e-9, -1e-25])
+
+
+def gaussian_power(mu: float, log_alpha: np.ndarray) -> np.ndarray:
+    return np.asarray(log_ndtr(ndtri_exp(log_alpha) + mu))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 20])
+@pytest.mark.parametrize("points", [4, 9, 60])
+def test_bands_of_any_coarseness_enclose_the_gaussian_groups_power(size: int, points: int) -> None:
+    mu = 0.7
+    epsilons = 25.0 * np.linspace(0.0, 1.0, points) ** 1.3
+    less, more = chains.bands(epsilons, *gaussian_curve(mu**2)(epsilons), -np.inf)
+    exact = gaussian_power(size * mu, LEVELS)
+    below, above = less.times(size, upper=False).at(LEVELS), more.times(size, upper=True).at(LEVELS)
+    slack = 1e-12 * (1 + np.abs(exact))
+    assert np.all(below <= exact + slack)
+    assert np.all(above >= exact - slack)
+    if points == 60 and size < 5:
+        middle = (LEVELS > -80) & (LEVELS < -1e-2)
+        assert np.all((above - below)[middle] < 0.6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_corners_lie_below_the_curve_whatever_the_bounds(seed: int) -> None:
+    """delta as a mixture of hinges, known up to a few percent at points far apart: no line exceeds its conjugate."""
+    generator = np.random.default_rng(seed)
+    hinges, weights = generator.uniform(0, 12, 6), generator.dirichlet(np.ones(6)) * 10 ** generator.uniform(-30, 0)
+
+    def log_delta(epsilons: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore"):
+            return np.log(np.maximum(-np.expm1(np.subtract.outer(epsilons, hinges)), 0.0) @ weights)
+
+    epsilons = np.sort(np.append(0.0, generator.uniform(0, 13, 9)))
+    noise = generator.uniform(0, 0.05, (2, epsilons.size))
+    lower, upper = log_delta(epsilons) - noise[0], log_delta(epsilons) + noise[1]
+    dense = np.linspace(0, 13, 20_001)
+    for log_alpha in -np.linspace(0, 60, 40):
+        power = np.min(np.logaddexp(log_delta(dense), dense + log_alpha))
+        lines = [corner(epsilons, lower, upper, j) for j in range(epsilons.size - 1)]
+        lines += [*zip(epsilons, lower, strict=True), (float(epsilons[-1]), -math.inf)]
+        least = min(float(np.logaddexp(value, at + log_alpha)) for at, value in lines)
+        assert least <= power + 1e-9
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 5.0, 40.0, 700.0, 2500.0])
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_groups_of_pure_mechanisms_reach_their_largest_loss_and_no_more(epsilon: float, size: int) -> None:
+    run = Guarantees.of(epsilon).group(size)
+    bounds = run.epsilon(1e-9)
+    if epsilon * size > 1e4:
+        assert (bounds.lower, bounds.upper) == (1e4, math.inf)
+        return
+    assert bounds.upper <= epsilon * size * (1 + 1e-12)
+    assert bounds.width <= 2e-6 * bounds.upper
+    # the likeliest path is all truths: below k eps by no more than where its part of delta is used up
+    assert run.delta(0.999 * size * epsilon).lower > 1e-9 or size * epsilon < 3
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_groups_delta_is_the_least_of_all_ways_to_split_epsilon(size: int) -> None:
+    """delta_k(eps) = min over e_1 + ... + e_k = eps of the sum of delta(e_i) exp(e_{i+1} + ... + e_k), on a grid."""
+    run = Laplace(1.3).poisson(0.2)
+    grid = np.linspace(-1.0, 1.6, 53)
+    deltas = np.array([run.delta(abs(float(e))).upper for e in grid])
+    deltas = np.where(grid < 0, -np.expm1(grid) + np.exp(grid) * deltas, deltas)
+    for epsilon in (0.2, 0.6):
+        if size == 2:
+            other = np.interp(epsilon - grid, grid, deltas)
+            least = np.min(deltas + np.exp(grid) * other)
+        else:
+            a, b = np.meshgrid(grid, grid)
+            last = np.interp(epsilon - a - b, grid, deltas, left=1.0)
+            least = np.min(np.interp(a, grid, deltas) + np.exp(a) * np.interp(b, grid, deltas) + np.exp(a + b) * last)
+        bounds = run.group(size).delta(epsilon)
+        assert bounds.lower <= least * (1 + 1e-9)
+        assert size > 2 or bounds.upper >= least * (1 - 2e-2)  # the grid is coarse, and no split is below the least
+
+
+@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize("delta", [1e-5, 1e-50, 0.3])
+def test_a_chain_of_gaussians_agrees_with_the_closed_form(size: int, delta: float) -> None:
+    mu = 1 / 1.3
+    exact = Gaussian(1.3 / size).epsilon(delta)
+    top = Gaussian(1.3).epsilon(delta * 1e-6).upper
+    low, high = chains.epsilon(gaussian_curve(mu**2), size, -math.inf, top, math.log(delta), 9e-4)
+    assert low <= exact.upper
+    assert high >= exact.lower
+    assert delta > 0.1 or high - low <= 9e-4 * high
+
+
+def test_mirrored_outcomes_keep_their_mass_where_powers_round_to_one() -> None:
+    curve = powers.of_steps(np.array([-math.log1p(math.exp(-60.0))]), np.array([-60.0]), -math.inf, -math.inf)
+    pair = curve.times(2, upper=True).atoms(1e-12)
+    assert isinstance(pair, Atoms)
+    masses = dict(zip(np.rint(pair.losses), pair.p, strict=True))
+    assert masses[-120.0] == pytest.approx(math.exp(-120.0), rel=1e-6)
+
+
+def test_powers_agree_with_plain_interpolation_where_that_has_digits() -> None:
+    epsilons = np.linspace(0, 4, 40)
+    curve = chains.bands(epsilons, *gaussian_curve(1.0)(epsilons), -np.inf)[1]
+    alpha = np.linspace(0.001, 0.999, 200)
+    plain = np.interp(alpha, np.exp(curve.alpha), np.exp(curve.power))
+    np.testing.assert_allclose(np.exp(curve.at(np.log(alpha))), plain, rtol=1e-12)
+    np.testing.assert_allclose(np.exp(curve.reached(np.log(plain))), alpha, rtol=1e-9)
+    assert np.all(np.diff(ndtr(curve.power)) >= 0)
+
+
+def test_groups_of_sampled_gaussians_have_a_narrow_answer_in_a_second() -> None:
+    for run, size in ((Gaussian(1.3).poisson(0.01) * 100, 2), (Gaussian(1.3).poisson(256 / 60_000) * 3516, 5)):
+        began = time.process_time()
+        bounds = run.group(size).epsilon(1e-5)
+        assert time.process_time() - began < 1.0
+        assert bounds.width <= 1e-3 * bounds.upper
