@@ -8,6 +8,10 @@ On a CPU, where float32 or better is in play, one r is enough: eight powers of t
 with powers of two aren't rounded, so `g_r = r_i g` holds to the last bit, unless something of an example with another
 weight is large enough to change one. What fails there, and whatever is coarser, is asked with two choices of r: half of
 the examples zero, then the other half, the rest powers of two.
+
+Two examples of the same weight could have changed places unseen, and two of the same half could have met. So in a
+thorough look the weights follow the digits of the examples' numbers to base eight, one digit after the other, and the
+halves those to base two: any two differ in one.
 """
 
 from __future__ import annotations
@@ -26,7 +30,6 @@ from hush.gradients.rules.common import Unfit
 from hush.gradients.tape import Use
 
 _HALF = (torch.bfloat16, torch.float16)
-_GOLDEN = (5**0.5 - 1) / 2
 _LEVELS = 8
 
 
@@ -64,7 +67,7 @@ def looked_for(
 ) -> dict[int, Place]:
     """The places of the open uses, from the gradients of the sum of all losses; what can't be told yet is left out.
 
-    `turn` numbers the looks: at another one the examples' weights are others.
+    `turn` numbers the looks: at another one the examples' weights are others. Until the first, looks are thorough.
     """
     half = any(grad is not None and grad.dtype in _HALF for grad in grads)
     rounding = _COARSE if values.is_cuda or half else _FINE
@@ -72,12 +75,13 @@ def looked_for(
     doubtful = list(open_uses)
     if rounding is _FINE:
         look = _Look(values, uses, grads, n, doubtful, _EXACT)
-        look.probe(_levels(values, n, turn))
+        for classes in _classes(n, turn):
+            look.probe(torch.exp2(classes.to(values)))
         told = {k: place for k, place in look.places().items() if isinstance(place, Layout | Verdict)}
         doubtful = [k for k in doubtful if k not in told and k not in look.unclear]
     if doubtful:
         look = _Look(values, uses, grads, n, doubtful, rounding)
-        for r in _halves(values, n):
+        for r in _halves(values, n, turn):
             look.probe(r)
         told |= look.places()
     return told
@@ -98,6 +102,7 @@ class _Look:
         self._values, self._uses, self._grads, self._n, self._open = values, uses, grads, n, open_uses
         self._rounding = rounding
         self._fits = {k: possible(uses[k].shape, n) if _real(grads[k]) else [] for k in open_uses}
+        self._apart = dict(self._fits)  # where nothing arrived yet of a loss that has no share in the sum
         self._idle = {k for k in open_uses if grads[k] is None}
         self._sound = {k for k in open_uses if _finite(grads[k])}
         self._there = {k for k in self._sound if _any(grads[k])}
@@ -117,8 +122,9 @@ class _Look:
             elif self._rounding is _EXACT:
                 apart[k], scaled[k] = fits, [layout for layout in fits if _same(layout, whole, part, r)]
             else:
-                apart[k] = [layout for layout in fits if _apart(layout, part, rest)]
-                scaled[k] = [layout for layout in apart[k] if _scaled(layout, whole, part, r, chosen, self._rounding)]
+                apart[k] = [layout for layout in self._apart[k] if _apart(layout, part, rest)]
+                left = [layout for layout in fits if layout in apart[k]]
+                scaled[k] = [layout for layout in left if _scaled(layout, whole, part, r, chosen, self._rounding)]
 
         truths = _differentiated(self._values, [(k, self._uses[k]) for k in self._open], r, see)
         for k in self._open:
@@ -129,7 +135,8 @@ class _Look:
                     self._fits[k] = []  # its gradient comes by another way than its output
             elif k not in self._sound or not _finite(truth) or not (k in self._there or _any(truth)):
                 self.unclear.add(k)
-            elif self._fits[k]:
+            elif self._apart[k]:
+                self._apart[k] = apart[k]
                 if not apart[k]:
                     self._mixed.add(k)
                 if truth is not None:
@@ -179,20 +186,27 @@ def _differentiated(
     return {k: grad for (k, _), grad in zip(leaves, found, strict=False)}
 
 
-def _levels(values: Tensor, n: int, turn: int) -> Tensor:
-    """Powers of two, for as many examples each, in an order that is another at every turn."""
-    coins = torch.Generator().manual_seed(turn)
-    return torch.exp2((torch.randperm(n, generator=coins) % _LEVELS).to(values))
+def _classes(n: int, turn: int, base: int = _LEVELS) -> list[Tensor]:
+    """Numbers below `base`, for as many examples each: all digits of theirs, or by chance, other ones at every turn."""
+    if turn > 1:
+        return [torch.randperm(n, generator=torch.Generator().manual_seed(turn)) % base]
+    number = torch.arange(n)
+    found: list[Tensor] = []
+    while not found or bool(number.any()):
+        found.append(number % base)
+        number = number // base
+    return found
 
 
-def _halves(values: Tensor, n: int) -> list[Tensor]:
-    number = torch.arange(n, device=values.device)
-    spread = (number.double() * _GOLDEN) % 1
-    chosen = spread < 0.5  # neighbours mostly apart
-    sizes = torch.exp2((spread * 8 % 4).floor()).to(values.dtype)
+def _halves(values: Tensor, n: int, turn: int) -> list[Tensor]:
+    """Half of the examples with one of four weights, the others with none, and the other way round."""
+    (by_chance,) = _classes(n, max(turn, 2))
+    sizes = torch.exp2((by_chance % 4).to(values))
     if n == 1:
         return [sizes]
-    return [torch.where(chosen, sizes, 0), torch.where(chosen, 0, sizes)]
+    kinds = _classes(n, turn, 2) if turn <= 1 else [by_chance // 4]
+    halves = [torch.where(kind.to(values.device) == side, sizes, 0) for kind in kinds for side in (0, 1)]
+    return [r for r in halves if bool(r.any())]
 
 
 def _same(layout: Layout, whole: Tensor, part: Tensor, r: Tensor) -> bool:
