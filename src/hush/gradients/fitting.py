@@ -179,11 +179,11 @@ class Fitting:
         if self.plain is None:
             return Fit(1, self.n)
         try:
-            at_once = self._at_once(most, self._room(FORWARD)) if most > 1 else 1
-            if at_once > 1:
-                passes = -(-self.engine.projections // at_once)
-                return Fit(-(-self.engine.projections // passes), self.n)
-            return self._best(self._room(FORWARD) - self.sizes.vector, "one direction", self._forward_bytes)
+            one = self._best(self._room(FORWARD) - self.sizes.vector, "one direction", self._forward_bytes)
+            if most == 1 or one != Fit(1, self.n):
+                return one
+            passes = -(-self.engine.projections // self._at_once(most, self._room(FORWARD)))
+            return Fit(-(-self.engine.projections // passes), self.n)
         except Exception:  # as above
             return Fit(1, self.n)
 
