@@ -149,6 +149,8 @@ def _build(task: Task, weigh: Weights, memory: Memory, compile: bool) -> Program
         found = ghost.prepare(replace(task, batch=full), memory)
         if any(note.startswith("parameter ") for note in found.notes):
             raise NotCapturable("some parameters take a slower path")
+        if not found.settled:
+            raise NotCapturable("examples may change places, in another way with other data")
         with torch.no_grad():
             real = torch.arange(capacity, device=found.norms.device) < size
             weights = torch.where(real[:, None], weigh.rule(found.norms, limits), 0.0)

@@ -1,18 +1,20 @@
 """Is an example's loss the same in any company? Asked of the loss function itself, now and then, while training.
 
 Gradients show where examples meet behind a parameter, but not where they meet before the first one (`x - x.mean(0)`).
-Such a model is found by computing one example alone; where the loss is random (dropout), among copies of itself.
+Such a model is found by computing one example alone, and where that differs, among copies of itself, among
+twice as many, and in another row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hush.gradients.engines import Losses, one_loss_each, pick
+from hush.gradients.filling import VECTOR
 
 CROSSING = (
     "An example's loss depends on other examples of its batch, so no example's gradient can be bounded alone; "
@@ -21,9 +23,11 @@ CROSSING = (
 
 
 def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor, last: int = -1) -> None:
-    """Raise if the first or last example's loss isn't the same alone as among the others, though nothing is random.
+    """Raise if the first or last example's loss isn't the same alone as among the others, nor in another company.
 
-    What comes after the last one are copies that fill the batch up.
+    Alone it is computed by other algorithms. That tells apart the two losses of an example whose huge numbers all but
+    cancel, though it meets no other; such a record must not stop a run. So before raising it is compared where only
+    the company differs. What comes after the last one are copies that fill the batch up.
     """
     n, together = len(values), values.detach()
     last %= n
@@ -33,8 +37,6 @@ def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor, last: i
         alone = torch.cat([_losses(losses, pick(batch, slice(i, i + 1)), 1) for i in (0, last)])
         if _close(alone, together[[0, last]], together, 1e-1 if half else 1e-2):
             return
-        if _close(_losses(losses, batch, n), together, together, 1e-2 if half else 1e-5):
-            raise ValueError(CROSSING)
         if _in_other_company(losses, batch, n, last, devices, 1e-2 if half else 1e-5):
             raise ValueError(CROSSING)
 
@@ -42,23 +44,45 @@ def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor, last: i
 def _in_other_company(
     losses: Losses, batch: Sequence[Any], n: int, last: int, devices: Sequence[torch.device], tolerance: float
 ) -> bool:
-    """Whether the first or last example's random loss changes when copies of it take the others' places.
+    """Whether the first or last example's loss changes among copies of itself, among twice as many, or further down.
 
-    The random numbers are the same each time, and so are the shapes: a dropout layer draws the same masks.
+    Small batches are repeated up to sizes at which an example is rounded as in any larger one, and asked about at
+    places that are alike in this, too (`filling`). The random numbers are the same each time, and so are the shapes: a
+    dropout layer draws the same masks. Of twice as many, or in another row, it doesn't: that is asked only where
+    nothing is random.
     """
+    times = -(-2 * VECTOR // n)
+    size, whole = n * times, _each(batch, lambda x: torch.cat([x] * times))
 
-    def drawn(examples: Sequence[Any]) -> Tensor:
+    def drawn(examples: Sequence[Any], size: int = size) -> Tensor:
         with torch.random.fork_rng(devices=list(devices)):
-            return _losses(losses, examples, n)
+            return _losses(losses, examples, size)
 
-    once, again = drawn(batch), drawn(batch)
+    def same(found: Tensor, expected: Tensor) -> bool:
+        return _close(found, expected, once, 1e3 * tolerance)
+
+    once, again = drawn(whole), drawn(whole)
     if not _close(again, once, once, tolerance):
         return False  # its random numbers come from elsewhere
-    for i in (0, last):
-        alike = [x[i : i + 1].expand_as(x) if isinstance(x, Tensor) else x for x in batch]
-        if not _close(drawn(alike)[i : i + 1], once[i : i + 1], once, 1e3 * tolerance):
+    asked = [0, size - n + last]
+    for i in asked:
+        alike = _each(whole, lambda x, i=i: x[i : i + 1].expand_as(x))  # type: ignore[misc]
+        if not same(drawn(alike)[i], once[i]):
             return True
-    return False
+    unforked = [_losses(losses, whole, size) for _ in range(2)]
+    if not all(_close(values, once, once, tolerance) for values in unforked):
+        return False  # random
+    twice, later = drawn(_each(whole, lambda x: torch.cat([x, x])), 2 * size), drawn(_each(whole, _later))
+    return not same(twice[asked], once[asked]) or not same(later[VECTOR], once[0])
+
+
+def _each(batch: Sequence[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
+    return [change(x) if isinstance(x, Tensor) else x for x in batch]
+
+
+def _later(x: Tensor) -> Tensor:
+    """Rows whole vectors further down."""
+    return x.roll(VECTOR, 0)
 
 
 def _losses(losses: Losses, batch: Sequence[Any], n: int) -> Tensor:

@@ -35,6 +35,8 @@ class Prepared:
     values: Tensor
     factors: dict[int, list[Factor]]
     notes: tuple[str, ...]
+    settled: bool
+    """Whether the examples are where they are whatever the data."""
 
 
 def ghost(task: Task, memory: Memory) -> ClippedSum:
@@ -50,6 +52,7 @@ def prepare(task: Task, memory: Memory) -> Prepared:
     n = count(batch)
     with torch.compiler.set_stance("force_eager"), Tape(parameters, batch, n) as tape:
         values = one_loss_each(losses(*batch), n)
+    tape.end(values)
     if n - task.copies > 1 and now_and_then("company", memory):
         with torch.compiler.set_stance("force_eager"):
             refuse_company(losses, batch, values, last=n - task.copies - 1)
@@ -63,7 +66,7 @@ def prepare(task: Task, memory: Memory) -> Prepared:
             factors[k] = _settled([Formed(grad)], slots)
         notes += [f"parameter {k} by {how}: {missed[k]}" for k in order]
     norms = _norms(factors, task.groups, len(slots) if slots is not None else n, values)
-    return Prepared(norms, values.detach(), factors, tuple(notes))
+    return Prepared(norms, values.detach(), factors, tuple(notes), tape.settled)
 
 
 def finish(task: Task, factors: dict[int, list[Factor]], weights: Tensor) -> list[Tensor]:
@@ -89,7 +92,7 @@ def _factors(
     if tape.lost is not None:
         return {}, dict.fromkeys(range(len(parameters)), tape.lost)
     uses, n = tape.uses, tape.examples
-    key = structure(uses, parameters, n)
+    key = structure(tape, parameters)
     grads, direct = _backward(values, uses, parameters, keep=must_look(uses, n, key, memory, tape.moved))
     memory.half |= any(grad is not None and grad.dtype in (torch.bfloat16, torch.float16) for grad in grads)
     layouts = places(values, uses, grads, n, key, memory)

@@ -1,8 +1,9 @@
 """Where each recorded use has its examples: looked for by `probing`, then remembered, and looked for again.
 
-A place belongs to a course of the forward pass: which operations met which parameters. Batches of another size take
-the same course, so what was found with one is known for all, as long as their shapes allow it; a place that they don't
-allow is looked for anew. So are all at the 1st, 2nd, 4th, 8th, ... call, and at every call where examples move.
+A place belongs to a course of the forward pass: which operations met which parameters, with the examples in which
+dimension, as far as calls tell (`moving`). Batches of another size take the same course, so what was found with one is
+known for all, as long as their shapes allow it; a place that they don't allow is looked for anew. So are all at the
+1st, 2nd, 4th, 8th, ... call, and at every call where calls don't tell, since examples may have moved.
 
 A use that fails, or can't be told yet, takes the slower path in that call. Where a loss reaches other examples' places
 whatever the layout, all parameters take it: then every example is computed by itself, and nothing can mix.
@@ -19,13 +20,14 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from hush.gradients.engines import Memory
 from hush.gradients.layout import Layout, Order, possible
 from hush.gradients.probing import Place, Verdict, looked_for
-from hush.gradients.tape import Use
+from hush.gradients.tape import Tape, Use
 
 
-def structure(uses: list[Use], parameters: Sequence[Tensor], n: int) -> Any:
-    """What tells one course of the forward pass from another: operations, parameters, dimensions."""
+def structure(tape: Tape, parameters: Sequence[Tensor]) -> Any:
+    """What tells one course of the forward pass from another: operations, parameters, dimensions, examples' places."""
     index = {id(p): k for k, p in enumerate(parameters)}
-    return n == 1, tuple((use.name, index.get(id(use.source), -1), len(use.shape)) for use in uses)
+    uses = tuple((use.name, index.get(id(use.source), -1), len(use.shape)) for use in tape.uses)
+    return tape.examples == 1, tape.moved, uses, tuple(tape.course)
 
 
 def now_and_then(key: Any, memory: Memory) -> bool:

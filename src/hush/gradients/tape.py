@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
 from hush.gradients.aligning import ALIGNED
+from hush.gradients.axes import Axis, Lost
 from hush.gradients.factors import Factor
 from hush.gradients.layout import Layout
-from hush.gradients.moving import moves_examples
+from hush.gradients.moving import Whereabouts
 
 MakeFactor = Callable[[Layout, Tensor], Factor]
 
@@ -55,11 +55,15 @@ class Tape(TorchFunctionMode):
         self.examples = examples
         self.uses: list[Use] = []
         self._wanted = {id(parameter) for parameter in parameters}
-        self._data = {id(tensor) for tensor in tensors_in(batch)}
-        self.moved = False  # examples changed places, in an order that may depend on the data
+        given = tensors_in(batch)
+        self._data = {id(tensor) for tensor in given}
+        self.moved = False  # where examples are can't be followed: they may have changed places
+        self.course: list[Any] = []  # where the uses have their examples, as far as the calls say
         self.lost: str | None = None  # why nothing that was recorded can be relied on
         self._clean: dict[int, Tensor] = {}  # computed without data; held, so that an id stays its own
         self._filled: dict[int, Tensor] = {}  # by storage: began without data, and had data written into it
+        self._inside = False  # a rule, of a call that is followed as a whole
+        self._whereabouts = Whereabouts(given, examples, self.is_data)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -70,6 +74,7 @@ class Tape(TorchFunctionMode):
         tensors = tensors_in((args, kwargs))
         if func in _DIFFERENTIATING and kwargs.get("create_graph"):
             self.lost = "the loss takes derivatives of its own"
+        before = len(self.uses)
         if not any(self.is_data(tensor) for tensor in tensors):
             result = func(*args, **kwargs)
             for tensor in tensors_in((result,)):
@@ -77,19 +82,47 @@ class Tape(TorchFunctionMode):
                 self._data.discard(id(tensor))
             if func in _SPREADING and any(self.is_source(tensor) for tensor in tensors):
                 result = self._recorded(func, args, kwargs, fallback=result)
+                if len(self.uses) > before:  # a copy for every example
+                    where = list(result.shape[:2]).index(self.examples) if self.examples in result.shape[:2] else None
+                    self._whereabouts.note(result, None if where is None else Axis(where))
+                    self.course.append(where)
             return result
-        if not self.moved and self.is_data(tensors[1 if func is F.embedding else 0]):  # looking words up moves nothing
-            self.moved = moves_examples(func, args, kwargs, self.examples)
         if torch.is_grad_enabled() and any(self.is_source(tensor) for tensor in tensors):
             result = self._recorded(func, args, kwargs)
         else:
             result = ALIGNED.get(func, func)(*args, **kwargs)
-        if writes_in_place(func, kwargs):
+        results, in_place = tensors_in((result,)), writes_in_place(func, kwargs)
+        if in_place:
             written = tensors_in((kwargs["out"],)) if kwargs.get("out") is not None else tensors[:1]
+            results = results or written
+        if results and not self._inside and not self.moved and self.examples > 1:
+            self._follow(func, args, kwargs, tensors, results, in_place, used=len(self.uses) > before)
+        if in_place:
             self._filled |= {_storage(x): x for x in written if id(x) in self._clean}
             self.mark_data(written)
-        self.mark_data(tensors_in((result,)))
+        self.mark_data(results)
         return result
+
+    def _follow(self, *call: Any, used: bool) -> None:
+        try:
+            axes = self._whereabouts.follow(*call)
+        except Exception:  # Lost, or arguments of a kind that nobody thought of
+            self.moved = True
+        else:
+            if used:
+                self.course += [axis and (axis.dim, axis.outer > 1, axis.inner > 1) for axis in axes]
+
+    def end(self, values: Tensor) -> None:
+        """The losses must be where the examples were."""
+        try:
+            self.moved = self.moved or (self.examples > 1 and self._whereabouts.of(values) != Axis(0))
+        except Lost:
+            self.moved = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether examples are where they are whatever the data."""
+        return not self.moved and not self._whereabouts.chance
 
     def is_data(self, tensor: Tensor) -> bool:
         """Whether the tensor may depend on the examples; parameters, buffers and what is made of them alone do not."""
@@ -126,7 +159,9 @@ class Tape(TorchFunctionMode):
         from hush.gradients.rules import rule_for
 
         before = len(self.uses)
+        inside, self._inside = self._inside, True
         result = rule_for(func)(self, func, args, kwargs)
+        self._inside = inside
         if result is not NotImplemented:
             if fallback is not None:
                 self.mark_data(tensors_in((result,)))
