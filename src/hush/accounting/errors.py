@@ -210,8 +210,8 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
     """
     a, b = np.asarray(alphas, dtype=float), np.asarray(betas, dtype=float)
     slopes = -np.diff(b) / np.diff(a)
-    misses = b[:-1] + slopes * a[:-1]
-    above = Lines(1 - misses, slopes, misses)
+    # Of the points the lower hull: chords between points that rounding moved have slopes that are not those of f.
+    above = _lines_of_hull(*_lower_hull(a, b))
     # Extended chords: between points k and k+1 f lies above the chords before and after, which meet in between.  The
     # lower hull of these corners is below f.
     corner_a, corner_b = [0.0], [float(b[0])]
@@ -222,16 +222,23 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
         if np.isfinite(before) and before - after > 1e-300:
             at = float(np.clip((b[k] - b[k + 1] + before * a[k] - after * a[k + 1]) / (before - after), a[k], a[k + 1]))
         value = b[k + 1] + after * (a[k + 1] - at)
+        if k + 1 < len(slopes):  # a short chord that is extended far carries its rounding along
+            value -= 4e-16 * max((a[k + 1] - at) / (a[k + 2] - a[k + 1]) - 1, 0.0)
         if np.isfinite(before):
-            value = min(max(value, b[k] - before * (at - a[k])), b[k])
+            carried = 4e-16 * max((at - a[k]) / (a[k] - a[k - 1]) - 1, 0.0)
+            value = min(max(value, b[k] - before * (at - a[k]) - carried), b[k])
         corner_a.append(at)
         corner_b.append(float(np.clip(value, 0.0, 1 - at)))
     hull_a, hull_b = _lower_hull(np.append(corner_a, 1.0), np.append(corner_b, 0.0))
-    hull_slopes = -np.diff(hull_b) / np.diff(hull_a)
-    hull_misses = hull_b[:-1] + hull_slopes * hull_a[:-1]
-    extended = Lines(1 - hull_misses, hull_slopes, hull_misses)
+    extended = _lines_of_hull(hull_a, hull_b)
     least = atoms_of(extended.mirrored())
     return Enclosed(lower=_moved(atoms_of(above.mirrored()) if chords else least, -1), upper=_moved(least, 1))
+
+
+def _lines_of_hull(alpha: Array, beta: Array) -> Lines:
+    slopes = -np.diff(beta) / np.diff(alpha)
+    misses = beta[:-1] + slopes * alpha[:-1]
+    return Lines(1 - misses, slopes, misses)
 
 
 def _moved(atoms: Atoms, sign: int) -> Atoms:
