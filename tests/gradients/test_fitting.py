@@ -18,9 +18,9 @@ from torch import Tensor, nn
 import hush
 from hush.experiments.networks import network
 from hush.gradients import ClippedSum, Memory, Projected, clipped_sum, footprint, lean, projected
-from hush.gradients.fitting import Sizes, plain_bytes
 from hush.gradients.owned import add_gradients
 from hush.gradients.projected import gaussian_directions
+from hush.gradients.sizes import Sizes, plain_bytes
 from hush.keys import Key
 
 MIB = 2**20

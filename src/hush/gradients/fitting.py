@@ -16,19 +16,18 @@ other sizes, so there what should fit as a whole is measured as a whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hush.gradients import footprint, lean
 from hush.gradients.directional import forward, transposed, vectorised
-from hush.gradients.engines import Directions, Memory, Projected, count, pick
+from hush.gradients.engines import Directions, Projected, pick
 from hush.gradients.owned import add_gradients
-from hush.gradients.repeated import Repeated
+from hush.gradients.sizes import Bytes, Sizes
 from hush.gradients.unfused import unfused
 
 FORWARD, DOUBLE = 1.25, 2.4
@@ -38,9 +37,6 @@ _MOST_AT_ONCE = 32
 _MOST_PARTS = 64
 _FEW = 16  # of so many examples, one is measured first
 
-Bytes = Callable[[int], float]
-"""What so many examples need at most, beyond vectors of the parameters' size."""
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -49,76 +45,6 @@ class Fit:
     at_once: int
     rows: int
     last: bool = False
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What passes over the first examples of a batch need, measured where it isn't remembered."""
-
-    parameters: Sequence[Tensor]
-    losses: Repeated
-    batch: Sequence[Any]
-    memory: Memory
-
-    @property
-    def vector(self) -> int:
-        """Bytes of a vector of the parameters' size."""
-        return max(1, sum(p.numel() * p.element_size() for p in self.parameters))
-
-    @property
-    def input(self) -> float:
-        """Bytes of an example of the batch."""
-        tensors = [x for x in self.batch if isinstance(x, Tensor)]
-        return sum(x.numel() * x.element_size() for x in tensors) / count(self.batch)
-
-    @property
-    def unseen(self) -> float:
-        """Bytes an example that forward mode may need beyond what is counted on a CPU: its first operation writes out
-        the tangent of what it is given, which is zero."""
-        return 0.0 if footprint.sees_kernels(self.parameters[0].device) else self.input
-
-    @property
-    def known(self) -> int:
-        """The largest power of two that isn't more than there are examples."""
-        return 1 << (count(self.batch).bit_length() - 1)
-
-    def measured(self, what: str, rows: int, bytes_of: Bytes) -> float:
-        shapes = tuple(x.shape[1:] if isinstance(x, Tensor) else None for x in self.batch)
-        key = (what, shapes, rows)
-        if key not in self.memory.sizes:
-            self.memory.sizes[key] = bytes_of(rows)
-        return self.memory.sizes[key]
-
-    def beyond(self, computation: Callable[[], object], vectors: int) -> float:
-        """Bytes that a computation needs beyond so many vectors like the parameters."""
-        return max(0, footprint.peak_bytes(computation, self.parameters[0].device) - vectors * self.vector)
-
-    def backward(self, rows: int) -> float:
-        """The gradient of a sum of losses."""
-
-        def step() -> None:
-            with torch.enable_grad():
-                values = self.losses(*pick(self.batch, slice(0, rows)))
-                if values.requires_grad:
-                    torch.autograd.grad(values, list(self.parameters), torch.ones_like(values), allow_unused=True)
-
-        return self.beyond(step, 1)
-
-
-def plain_bytes(sizes: Sizes, inputs: int) -> float | None:
-    """What plain training holds at least beside `inputs` examples; None where it fails.
-
-    To be asked in the precision that it has.
-    """
-    known = sizes.known
-    try:
-        most = sizes.measured("plain", known, sizes.backward)
-        if known > 1 and count(sizes.batch) > known:
-            half = sizes.measured("plain", known // 2, sizes.backward)
-            most += (count(sizes.batch) / known - 1) * 2 * max(0.0, most - half)
-    except Exception:  # whatever it is, it will come up, and be dealt with, where it is computed
-        return None
-    return 2 * sizes.vector + most + sizes.input * inputs
 
 
 @dataclass(frozen=True)

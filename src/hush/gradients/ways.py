@@ -1,0 +1,202 @@
+"""The ways to clipped sums by projected norms: forward mode, two backward passes, one unit after the other.
+
+Each finds the examples' derivatives along the directions, the units' norms and weights from them, and the sum of the
+weighted gradients by backward mode; `agrees` compares the two modes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hush.gradients import lean
+from hush.gradients.directional import dot, forward, parts, transposed, vectorised
+from hush.gradients.engines import ClippedSum, Directions, Losses, Task, count, one_loss_each, pick
+from hush.gradients.factors import wide
+from hush.gradients.fitting import Fit
+from hush.gradients.owned import add_gradients, owned
+from hush.gradients.plain import gradient_of, members_of
+from hush.gradients.unfused import unfused
+
+_CHECKED = 8
+_TOLERANCE, _ROUNDING = 1 / 400, 1 / 50_000
+"""Of the threshold and of the sum, on so many directions."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be computed."""
+
+    task: Task
+    losses: Losses
+    projections: int
+    directions: Directions
+
+    @property
+    def parameters(self) -> Sequence[Tensor]:
+        return self.task.parameters
+
+    @property
+    def units(self) -> Tensor | None:
+        return self.task.units
+
+    @cached_property
+    def n(self) -> int:
+        """How many examples count."""
+        return count(self.task.batch) - self.task.copies
+
+    @property
+    def wanted(self) -> range:
+        return range(self.projections)
+
+    def pieces(self, rows: int) -> list[tuple[Any, ...]]:
+        return parts(self.task.batch, rows, self.task.filling)
+
+    def norms(self, derivatives: Tensor) -> Tensor:
+        """The units' estimates `[units, 1]`: a unit's derivatives are the sums of its examples'."""
+        each = wide(derivatives)
+        if self.units is not None:
+            where = self.units.to(each.device)
+            each = each.new_zeros(int(self.units.max()) + 1, each.shape[1]).index_add_(0, where, each)
+        lengths: Tensor = torch.linalg.vector_norm(each, dim=1)
+        column: Tensor = (lengths / self.projections**0.5)[:, None]
+        return column
+
+    def per_example(self, weights: Tensor) -> Tensor:
+        return weights[:, 0] if self.units is None else weights[:, 0][self.units.to(weights.device)]
+
+
+@dataclass(frozen=True)
+class Found:
+    values: Tensor
+    checked: Tensor  # the derivatives along the first few directions
+    norms: Tensor
+    weights: Tensor
+    sums: list[Tensor]
+    spoiled: Tensor  # whether a norm, be it a copy's, isn't finite
+
+    def result(self, note: str) -> ClippedSum:
+        return ClippedSum(self.sums, self.norms, self.values, (note,), self.spoiled)
+
+
+def by_forward_mode(work: Work, fit: Fit, back: Fit) -> Found:
+    given = work.parameters, work.losses, work.pieces(fit.rows), work.directions, work.wanted
+    with unfused() as mode, lean.channels(fit.last), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # PyTorch's own use of it
+        derivatives = vectorised(*given, fit.at_once) if fit.at_once > 1 else forward(*given)
+    del given  # and with it what fills the batch up
+    return _weighed(work, derivatives, mode.random, back)
+
+
+def by_two_backward_passes(work: Work, rows: int, back: Fit) -> Found:
+    with unfused() as mode:
+        each, pieces = [], work.pieces(rows)
+        if len(pieces) == 1:  # one graph for all, whose random numbers needn't be repeated
+            values = one_loss_each(work.losses(*pieces[0]), count(pieces[0]))
+            derivatives = transposed(work.parameters, values, work.directions, work.wanted)
+            return _weighed(work, derivatives, mode.random, back, values)
+        for part in pieces:
+            values = one_loss_each(work.losses(*part), count(part))
+            each.append(transposed(work.parameters, values, work.directions, work.wanted))
+        del values, part, pieces
+    return _weighed(work, torch.cat(each), mode.random, back)
+
+
+def _weighed(work: Work, derivatives: Tensor, random: bool, back: Fit, values: Tensor | None = None) -> Found:
+    """The weights by the derivatives, and the sum of the gradients by one backward pass.
+
+    Where fused operations were taken apart and drew `random` numbers, they are taken apart here as well.  Copies that
+    fill the batch up have weight zero.
+    """
+    every = work.norms(derivatives)
+    norms = every if work.units is not None else every[: work.n]
+    weights = work.task.weigh(norms)
+    each = work.per_example(weights)
+    if values is None:
+        with unfused() if random else nullcontext(), lean.channels(back.last):
+            values, sums = _in_pieces(work, each, work.pieces(back.rows))
+    else:
+        sums = _backward(work, values, each)
+    checked, spoiled = derivatives[: work.n, :_CHECKED], ~torch.isfinite(every).all()
+    return Found(values.detach()[: work.n], checked, norms, weights, sums, spoiled)
+
+
+def _in_pieces(work: Work, weights: Tensor, pieces: list[tuple[Any, ...]]) -> tuple[Tensor, list[Tensor]]:
+    """The losses, and the gradient of `sum_i w_i loss_i`."""
+    if len(pieces) == 1:
+        values = one_loss_each(work.losses(*pieces[0]), count(pieces[0]))
+        return values, _backward(work, values, weights)
+    sums = [torch.zeros_like(p, memory_format=torch.contiguous_format) for p in work.parameters]
+    seen: list[Tensor] = []
+    for piece in pieces:
+        values = one_loss_each(work.losses(*piece), count(piece))
+        own, weights = weights[: len(values)], weights[len(values) :]
+        add_gradients(work.parameters, values, _like(values, own), sums)
+        seen.append(values.detach())
+    return torch.cat(seen), sums
+
+
+def by_loop(work: Work, losses: Losses, most: int) -> Found:
+    """Each unit's gradient formed: for what can be differentiated backwards only, and once.
+
+    As many directions are kept as may be, the others drawn anew for every unit.
+    """
+    sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in work.parameters]
+    kept = {j: list(work.directions(j)) for j in work.wanted[:most]}
+    losses_seen, order, all_norms = [], [], []
+    real = pick(work.task.batch, slice(0, work.n))
+    for members in members_of(real, work.units):
+        value, grads = gradient_of(work.parameters, losses, pick(real, members))
+        along = [dot(grads, kept[j] if j in kept else work.directions(j)) for j in work.wanted]
+        norms = (torch.linalg.vector_norm(torch.stack(along)) / work.projections**0.5).to(grads[0].dtype)[None, None]
+        weight = work.task.weigh(norms)[0, 0]
+        if bool(torch.isfinite(norms).all()):
+            for total, grad in zip(sums, grads, strict=True):
+                total.add_(grad, alpha=float(weight))
+        losses_seen.append(value)
+        order.append(members)
+        all_norms.append(norms[0])
+        del grads
+    joined = torch.cat(losses_seen)
+    where = torch.cat(order).to(joined.device)
+    found = torch.stack(all_norms)
+    values = torch.empty_like(joined).index_copy_(0, where, joined)
+    return Found(values, joined[:, None], found, found, sums, ~torch.isfinite(found).all())
+
+
+def _backward(work: Work, values: Tensor, weights: Tensor) -> list[Tensor]:
+    """The gradient of `sum_i w_i loss_i`."""
+    if not values.requires_grad:
+        return [torch.zeros_like(p) for p in work.parameters]
+    grads: list[Any] = list(
+        torch.autograd.grad(values, list(work.parameters), _like(values, weights), allow_unused=True)
+    )
+    for k, p in enumerate(work.parameters):
+        grads[k] = (
+            torch.zeros_like(p) if grads[k] is None else wide(grads[k].to_dense() if grads[k].is_sparse else grads[k])
+        )
+    return owned(grads)
+
+
+def _like(values: Tensor, weights: Tensor) -> Tensor:
+    """Weights of the values' type; zero for copies that fill a batch up."""
+    return torch.nn.functional.pad(weights, (0, len(values) - len(weights))).to(values.dtype)
+
+
+def agrees(work: Work, found: Found, backward: Tensor) -> bool:
+    """Whether the sum's derivatives along a few directions are the sums of the examples' derivatives.
+
+    The largest share that a unit has in the sum stands for the threshold, which it doesn't exceed.
+    """
+    weights = work.per_example(found.weights).double()
+    forwards = (weights[:, None] * found.checked.double()).sum(0)
+    threshold = (found.weights * found.norms).double().max()
+    allowed = _TOLERANCE * threshold + _ROUNDING * forwards.square().mean().sqrt()
+    return bool((backward - forwards).square().mean().sqrt() <= allowed)
