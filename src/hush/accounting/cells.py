@@ -23,6 +23,7 @@ _BEYOND = 14.0  # losses that far above epsilon count as infinite: it costs exp(
 _RATIO = 1.25  # of neighbouring ends of brackets, before some are joined
 _SHARP = 5.0  # log of how far a bracket's Chernoff bound may exceed what its pieces add up to
 _WIDEST = 6.0  # ratio of the ends of a bracket with jumps
+_FLAT = 0.1  # of its steepest order, or of 1/epsilon: less, and averages that are narrow take too many nodes
 _DIGITS = 18.0  # of the contour integral, to base e
 _SLACK = 3.0  # log of how far the line's bound may exceed the best
 _RARE = -22.0  # log of the share of delta that losses below the first bin may have
@@ -62,9 +63,11 @@ class Rough:
         with np.errstate(divide="ignore"):
             return np.asarray(total + np.log(-np.expm1(-self.rise(first, last))))
 
-    def chernoff(self, first: int, last: int, epsilon: float) -> float:
-        """The best of the bounds on log delta of a bracket."""
-        return float(np.nanmin(self.log_mgf(first, last) - self.orders * epsilon + log_peak(self.orders)))
+    def chernoff(self, first: int, last: int, epsilon: float) -> tuple[float, float]:
+        """The best of the bounds on log delta of a bracket, and its order."""
+        bounds = self.log_mgf(first, last) - self.orders * epsilon + log_peak(self.orders)
+        k = int(np.nanargmin(bounds))
+        return float(bounds[k]), float(self.orders[k])
 
     def order(self, first: int, last: int, epsilon: float) -> float:
         """Where to draw a bracket's line: where its aliases are farthest apart, of those orders that do nearly best."""
@@ -107,16 +110,21 @@ class Rough:
     def groups(self, epsilon: float) -> list[tuple[int, int]]:
         """Cells joined to as few brackets as a line each can see."""
         top = self.top(epsilon)
-        single = [self.chernoff(k, k, epsilon) for k in range(top + 1)]
+        single = [self.chernoff(k, k, epsilon)[0] for k in range(top + 1)]
         most = max(single)
         found, first = [], 0
         while first <= top:
             last, sizes = first, single[first]
+            steepest = self.chernoff(first, first, epsilon)[1]
             while last < top:
                 sizes = float(np.logaddexp(sizes, single[last + 1]))
-                if self.chernoff(first, last + 1, epsilon) > max(sizes, most - 30) + _SHARP:
+                bound, order = self.chernoff(first, last + 1, epsilon)
+                steepest = max(steepest, order)
+                if bound > max(sizes, most - 30) + _SHARP:
                     break
                 if first > 0 and self.ends[last + 1] > _WIDEST * self.ends[first - 1]:
+                    break
+                if order < _FLAT * min(steepest, 1 / max(epsilon, 1e-300)):
                     break
                 last += 1
             found.append((first, last))

@@ -207,8 +207,10 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
         if low >= EPSILON_LIMIT or high - low <= 1.1 * tolerance * high < math.inf or left <= 0:
             break
         if high < 1.02 * low:
-            # errors are in proportion to what was allowed
-            guess, part = 0.5 * (low + high), max(part * min(0.6 * tolerance * high / (high - low), 0.5), part / 300)
+            # errors are in proportion to what was allowed, if epsilon was where they were looked at
+            middle, less = 0.5 * (low + high), part * min(0.6 * tolerance * high / (high - low), 0.5)
+            part = max(less, part / 300, 1.0 if abs(middle / guess - 1) > 0.01 else 0.0)
+            guess = middle
             continue
         # what the rough look is off here, it is off nearby
         seen = [float(side[0]) for side in curve(np.array([guess]))]
@@ -217,6 +219,26 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
         idle = False
         guess = again if abs(again - guess) > 1e-3 * guess else math.sqrt(max(low, guess / 4) * min(high, 4 * guess))
     return min(low, high), high
+
+
+@np.errstate(all="ignore")
+def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
+    """Whether a glance shows that delta(epsilon) <= exp(log_delta)."""
+    rough = rough_look(steps)
+    if not rough.log_delta(epsilon) < log_delta - 0.2:
+        return False
+    aim = aim_at(rough, epsilon, log_delta)
+    _, more = _sides(steps, bin_edges(rough, aim, 0.05))
+    paths = bracket(more.laws, -math.inf, math.inf)
+    at = np.array([epsilon - more.doubt(log_delta)])
+    if paths is not None and epsilon > 0:
+        bound = min(float(log_bound(paths, order, at)[0]) for order in np.geomspace(0.3, 300.0, 30) / epsilon)
+        beyond = math.log(max(more.infinite, 1e-300))
+        margin = 1e-9 + 4 * _UNIT * sum(count for _, count in more.laws)
+        if np.logaddexp.reduce([bound, beyond, log_delta - 30]) + margin <= log_delta:
+            return True
+    upper, _ = _curve(more, rough, aim, 0.05, _TERMS // 10)
+    return bool(upper(np.array([epsilon]))[0] <= log_delta)
 
 
 @np.errstate(all="ignore")
