@@ -54,7 +54,10 @@ def _loss_law(kind: Kind, direction: int, upper: float, step: float) -> tuple[np
 
 
 def _fourier_delta(kinds: list[Kind], direction: int, epsilon: float, upper: float, step: float = 0.02) -> float:
-    """delta by a plain Fourier sum over the closed-form densities: good to about 1e-13 T absolutely."""
+    """delta by a plain Fourier sum over the closed-form densities: good to about 1e-13 T absolutely.
+
+    Not with three projections and the like: three losses near `upper` reach the first alias then.
+    """
     laws = [(*_loss_law(kind, direction, upper, step), kind[3]) for kind in kinds]
     period, count = 2 * upper + 6 * epsilon + 20, 4096
     c, spacing = 32 / period, 2 * math.pi / period
@@ -123,6 +126,8 @@ WIDE_BEFORE: list[tuple[list[Kind], float]] = [
     ([(12.6, 14, 1.0, 2977)], 7e-20),
     ([(0.66, 89, 1e-6, 368)], 7e-20),
     ([(3.54, 8, 0.2, 119_450)], 1e-10),
+    ([(6.4, 8, 2.15e-4, 10)], 1.6e-5),
+    ([(0.54, 284, 0.073, 1), (11.5, 742, 2.95e-6, 674_656)], 4.6e-7),
     ([(1.02, 12, 8.6e-6, 58_979), (18.1, 16, 7.4e-6, 59), (16.4, 83, 1.7e-3, 1)], 1.8e-18),
 ]
 
