@@ -52,6 +52,7 @@ SORTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # rows put where an i
     "flip": lambda h, order: h.flip(0) if int(order[0]) else h + 0,
     "linear": lambda h, order: F.linear(h.T, torch.eye(len(h), dtype=h.dtype)[order]).T,
     "convolution": lambda h, order: F.conv1d(h[None].reshape(1, len(h), -1), _kernel(h, order)).reshape(h.shape),
+    "convolution of channels": lambda h, order: F.conv1d(h.reshape(len(h), -1), _kernel(h, order)).reshape(h.shape),
 }
 
 
@@ -105,6 +106,20 @@ def test_a_model_that_sorts_its_batch_is_not_captured(way: str) -> None:
         found = run(model, losses, batch, Auto(compile=False), memory=memory)
         assert any("not captured" in note for note in found.notes)
         assert_same(found, run(model, losses, batch, Loop()), EXACT)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+def test_an_order_from_code_that_is_not_seen_is_not_captured() -> None:
+    @torch.jit.script
+    def ranks(x: Tensor) -> Tensor:
+        return torch.argsort(torch.argsort(x[:, 0]))
+
+    model = Net(lambda s, x: s.b(torch.tanh(s.a(x))[ranks(x)]), a=nn.Linear(4, 6), b=nn.Linear(6, 3)).double()
+    x, y = examples(8, 0, in_order=True)
+    with Tape(list(model.parameters()), (x, y), 8) as tape:
+        values = cross_entropy(model)(x, y)
+    tape.end(values)
+    assert not tape.settled
 
 
 @pytest.mark.parametrize("index", [lambda n, x: torch.arange(n), lambda n, x: np.arange(n)], ids=["tensor", "array"])

@@ -38,8 +38,15 @@ from hush.gradients.axes import (
 class Whereabouts:
     """Which dimension holds the examples, of every tensor made of a batch; None: it holds none (a maximal length)."""
 
-    def __init__(self, batch: Iterable[Tensor], examples: int, is_data: Callable[[Tensor], bool]) -> None:
-        self._examples, self._is_data = examples, is_data
+    def __init__(
+        self,
+        batch: Iterable[Tensor],
+        examples: int,
+        is_data: Callable[[Tensor], bool],
+        is_clean: Callable[[Tensor], bool],
+    ) -> None:
+        """`is_data`: whether a tensor may be made of the batch; `is_clean`: whether it was seen not to be."""
+        self._examples, self._is_data, self._is_clean = examples, is_data, is_clean
         self._known: dict[int, tuple[weakref.ref[Tensor], Axis | None]] = {}
         self._filled: set[int] = set()  # memory that held no examples until some were written into it
         self.chance = False  # an order that comes from the data was 0, 1, ..., n - 1 this time
@@ -87,7 +94,7 @@ class Whereabouts:
 
     def stays(self, index: Any) -> bool:
         """Whether an index leaves all examples where they are; while a program is traced, this was asked before."""
-        fixed = not isinstance(index, Tensor) or not self._is_data(index)
+        fixed = not isinstance(index, Tensor) or self._is_clean(index)
         if get_proxy_mode() is not None:
             return fixed
         if not in_order(index, self._examples):
@@ -173,6 +180,21 @@ def _rows(call: _Call, out: Tensor, k: int) -> Axis | None:
     """Examples are first, and stay there."""
     axis = _layer(call, out, k)
     if axis is not None and axis.dim != 0:
+        raise Lost
+    return axis
+
+
+def _convolving(call: _Call, out: Tensor, k: int) -> Axis | None:
+    """Without a dimension for examples, the first would be that of the channels."""
+    if len({tensor.dim() for tensor in call.tensors[:2]}) != 1:
+        raise Lost
+    return _rows(call, out, k)
+
+
+def _bilinear(call: _Call, out: Tensor, k: int) -> Axis | None:
+    one, two, *others = call.axes
+    axis = agreed((one, two))
+    if any(other is not None for other in others) or (axis is not None and axis.dim >= out.dim() - 1):
         raise Lost
     return axis
 
@@ -579,14 +601,16 @@ _NAMES: dict[_Rule, str] = {
         fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices unfold
         """,
     _linear: "linear",
+    _convolving: "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
+    _bilinear: "bilinear",
     _rows: """
-        conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d group_norm instance_norm batch_norm
+        group_norm instance_norm batch_norm
         local_response_norm interpolate upsample upsample_nearest upsample_bilinear pixel_shuffle pixel_unshuffle
         channel_shuffle native_channel_shuffle fold
         """,
     _losses: """
         cross_entropy nll_loss nll_loss_nd multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
-        triplet_margin_loss triplet_margin_with_distance_loss cosine_embedding_loss grid_sample affine_grid bilinear
+        triplet_margin_loss triplet_margin_with_distance_loss cosine_embedding_loss grid_sample affine_grid
         max_unpool1d max_unpool2d max_unpool3d
         """,
     _padding: "pad",

@@ -63,7 +63,7 @@ class Tape(TorchFunctionMode):
         self._clean: dict[int, Tensor] = {}  # computed without data; held, so that an id stays its own
         self._filled: dict[int, Tensor] = {}  # by storage: began without data, and had data written into it
         self._inside = False  # a rule, of a call that is followed as a whole
-        self._whereabouts = Whereabouts(given, examples, self.is_data)
+        self._whereabouts = Whereabouts(given, examples, self.is_data, lambda tensor: id(tensor) in self._clean)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
