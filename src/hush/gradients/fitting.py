@@ -110,8 +110,8 @@ class Fitting:
                 return one
             passes = -(-self.engine.projections // self._at_once(most, self._room(FORWARD)))
             return Fit(-(-self.engine.projections // passes), self.n)
-        except Exception:  # as above
-            return Fit(1, self.n)
+        except Exception:  # it will come up where it is computed, and may do so early
+            return Fit(1, self._few)
 
     def _transposed(self) -> int:
         if self.plain is None:
@@ -119,7 +119,7 @@ class Fitting:
         try:
             return self._rows(self._room(DOUBLE) - 2 * self.sizes.vector, "transposed", self._transposed_bytes)
         except Exception:
-            return self.n
+            return self._few
 
     def _backward(self, double: bool) -> Fit:
         if self.plain is None:
@@ -145,7 +145,7 @@ class Fitting:
 
     def _rows(self, room: float, what: str, bytes_of: Bytes) -> int:
         """How many examples at once fit; all of them where less room than none is left, as parts wouldn't help."""
-        n, known, rows = self.n, self.sizes.known, max(1, self.sizes.known // _FEW)
+        n, known, rows = self.n, self.sizes.known, self._few
         if room <= 0:
             return n
 
@@ -170,7 +170,7 @@ class Fitting:
 
     def _at_once(self, most: int, room: float) -> int:
         """How many directions fit; what they share was counted for each, so their number is asked about again."""
-        n, vector, known, rows = self.n, self.sizes.vector, self.sizes.known, max(1, self.sizes.known // _FEW)
+        n, vector, known, rows = self.n, self.sizes.vector, self.sizes.known, self._few
         at_once, asked = 1, 2
         while 4 * vector < room:  # two directions, and what a first operation makes of them
             need = self.sizes.measured(f"{asked} directions", rows, partial(self._vectorised_bytes, asked))
@@ -195,6 +195,11 @@ class Fitting:
         return max(1, at_once)
 
     @property
+    def _few(self) -> int:
+        """So few examples that even several times a plain step's memory each wouldn't matter."""
+        return max(1, self.sizes.known // _FEW)
+
+    @property
     def _copied(self) -> float:
         """Bytes an example of a copy of the batch, which is made to fill it up."""
         return self.sizes.input if self.filled else 0.0
@@ -206,7 +211,7 @@ class Fitting:
     def _random(self) -> float:
         """0 where the loss draws no random numbers, 2 where a fused operation that is taken apart does, else 1."""
         try:
-            return self.sizes.measured("random", max(1, self.sizes.known // _FEW), self._drawn)
+            return self.sizes.measured("random", self._few, self._drawn)
         except Exception:
             return 0.0
 
