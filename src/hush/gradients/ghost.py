@@ -95,7 +95,7 @@ def _factors(
     key = structure(tape, parameters)
     grads, direct = _backward(values, uses, parameters, keep=must_look(uses, n, key, memory, tape.moved))
     memory.half |= any(grad is not None and grad.dtype in (torch.bfloat16, torch.float16) for grad in grads)
-    layouts = places(values, uses, grads, n, key, memory)
+    layouts = places(values, uses, grads, n, key, memory, tape.moved)
     if Verdict.MIXED in layouts:
         name = uses[layouts.index(Verdict.MIXED)].name
         return {}, dict.fromkeys(range(len(parameters)), f"examples meet or change places before the use in {name}")

@@ -48,15 +48,15 @@ def must_look(uses: list[Use], n: int, key: Any, memory: Memory, moved: bool) ->
 
 
 def places(
-    values: Tensor, uses: list[Use], grads: Sequence[Tensor | None], n: int, key: Any, memory: Memory
+    values: Tensor, uses: list[Use], grads: Sequence[Tensor | None], n: int, key: Any, memory: Memory, moved: bool
 ) -> list[Place]:
-    """Each use's layout; None where nothing fits."""
+    """Each use's layout; None where nothing fits.  Where examples move, every look is as thorough as the first."""
     if not values.requires_grad:
         return [Verdict.IDLE] * len(uses)
     found = _remembered(uses, n, key, memory)
     if len(found) < len(uses):
         missing = [k for k in range(len(uses)) if k not in found]
-        told = looked_for(values, uses, grads, n, missing, turn=memory.calls.get(key, 0))
+        told = looked_for(values, uses, grads, n, missing, turn=0 if moved else memory.calls.get(key, 0))
         known = memory.places.setdefault(key, {})
         for k, place in told.items():
             known.setdefault(k, {})[_orders(uses[k].shape, n)] = place
