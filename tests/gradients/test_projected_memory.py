@@ -257,7 +257,8 @@ def test_parts_are_filled_up_at_the_end_and_no_further_than_the_others() -> None
     assert sizes(266, 288) == [288]
     assert sizes(266, 287) == [160, 128]
     assert sizes(70, 20) == [16, 16, 16, 16, 16]
-    assert sizes(10, 4) == [4, 4, 4]
+    assert sizes(10, 4) == [16]  # fewer are rounded otherwise
+    assert [len(part[0]) for part in parts((torch.arange(10),), 4, Filling(2, 1))] == [4, 4, 2]
     assert parts((torch.arange(70),), 20, Filling(32, 16))[-1][0].tolist() == [*range(64, 70), *[64] * 10]
 
 

@@ -51,14 +51,17 @@ def _along_tangents(losses: Losses, batch: Sequence[Any]) -> Tensor:
 
 
 def parts(batch: Sequence[Any], rows: int, filling: Filling = AS_IT_IS) -> list[tuple[Any, ...]]:
-    """The batch in parts of up to `rows` examples, or as a whole where it isn't larger, the last of them filled up.
+    """The batch in parts of up to `rows` examples, or as a whole where it isn't larger; the last of them is filled up.
 
-    Whole vectors of them, where there are as many: a record is then rounded the same in any part (see `filling`).
+    Whole vectors of them, where there are as many, and no fewer than batches are filled up to at least: a record is then
+    rounded the same in any part (see `filling`).  What counts is the size that the batch is filled up to, so that one
+    record more doesn't change how the others are cut.
     """
-    n, unit = count(batch), next((unit for unit in (VECTOR, LEAST) if rows >= unit), 1)
-    if rows >= filling.size(n):
-        return [up_to(filling.size(n), batch)]
-    each = unit * -(-n // (unit * -(-n // (rows - rows % unit))))
+    n, rows = count(batch), max(rows, filling.least)
+    size, unit = filling.size(n), next((unit for unit in (VECTOR, LEAST) if rows >= unit), 1)
+    if rows >= size:
+        return [up_to(size, batch)]
+    each = unit * -(-size // (unit * -(-size // (rows - rows % unit))))
     found = [pick(batch, slice(k, min(k + each, n))) for k in range(0, n, each)]
     return [*found[:-1], up_to(min(filling.size(count(found[-1])), each), found[-1])]
 

@@ -30,7 +30,7 @@ from hush.gradients.owned import add_gradients
 from hush.gradients.sizes import Bytes, Sizes
 from hush.gradients.unfused import unfused
 
-FORWARD, DOUBLE = 1.25, 2.4
+FORWARD, DOUBLE = 1.2, 2.4
 """Times the memory of plain training: a little less than the 1.3 in forward mode, and 2.5 with two backward passes,
 that it may be."""
 _MOST_AT_ONCE = 32

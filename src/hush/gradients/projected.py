@@ -110,7 +110,7 @@ def _in_parts(task: Task, engine: Projected, memory: Memory, sizes: Sizes, plain
     n = count(task.batch)
     task = replace(task, filling=AS_IT_IS) if task.units is not None else task
     size = task.filling.size(n)
-    held = sizes.input * n
+    held = sizes.input * size
     fitting = Fitting(sizes, engine, min(size, engine.rows or size), plain, held, size > n)
     rows = fitting.rows_of_random(double=memory.way > 1) if task.units is None else None
     sizes.losses.rewind()
