@@ -26,30 +26,28 @@ _WORDS = 624  # the state of the Mersenne twister, which PyTorch's CPU generator
 
 
 class Randomness:
-    """The generators of a run's losses.  NumPy's and Python's, slow to set, are set as soon as they are used."""
+    """The generators of a run's losses.  Those of PyTorch's CPU, NumPy and Python are set as soon as one is used."""
 
     def __init__(self) -> None:
-        self._everywhere = True
+        self._used = True
 
     def of_step(self, key: Key, step: int, devices: Iterable[torch.device], compute: Callable[[], Found]) -> Found:
         """What is computed, with everything that it draws being this step's own."""
         numbers = [device.index or 0 for device in devices if device.type == "cuda"]
         before = {k: torch.cuda.default_generators[k].get_state() for k in numbers}
-        secret = key.derive("losses", step)
         try:
-            if not self._everywhere:
+            if not self._used:
                 _seed_cuda(key, step, numbers)
-                begun = _others()
-                with _torch_seeded(secret):
-                    found = compute()
-                if begun == _others():
+                begun = _Place()
+                found = compute()
+                if begun == _Place():
                     return found
                 del found  # once more: some of its random numbers were nobody's secret
             _seed_cuda(key, step, numbers)
-            with seeded(secret):
-                begun = _others()
+            with seeded(key.derive("losses", step)):
+                begun = _Place()
                 found = compute()
-                self._everywhere = begun != _others()
+                self._used = begun != _Place()
             return found
         finally:
             for k, state in before.items():
@@ -95,12 +93,24 @@ def _words(secret: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     return np.frombuffer(hashlib.shake_256(secret).digest(4 * _WORDS), dtype=np.uint32)
 
 
-def _others() -> tuple[object, ...]:
-    """Where NumPy's and Python's generators are; of NumPy's two words and the place are enough, and quickly read."""
-    twister: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    if isinstance(twister, np.random.MT19937):
-        address = twister.ctypes.state_address
-        of_numpy: object = ctypes.string_at(address, 8), ctypes.string_at(address + 4 * _WORDS, 4)
-    else:
-        of_numpy = repr(twister.state)
-    return of_numpy, random.getstate()
+class _Place:
+    """Where the global generators are; of NumPy's two words and the place are enough, and quickly read."""
+
+    def __init__(self) -> None:
+        self._torch, self._python = torch.get_rng_state(), random.getstate()
+        twister: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        if isinstance(twister, np.random.MT19937):
+            address = twister.ctypes.state_address
+            self._numpy: object = ctypes.string_at(address, 8), ctypes.string_at(address + 4 * _WORDS, 4)
+        else:
+            self._numpy = repr(twister.state)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _Place)
+            and self._numpy == other._numpy
+            and self._python == other._python
+            and torch.equal(self._torch, other._torch)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
