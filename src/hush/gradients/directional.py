@@ -53,9 +53,9 @@ def _along_tangents(losses: Losses, batch: Sequence[Any]) -> Tensor:
 def parts(batch: Sequence[Any], rows: int, filling: Filling = AS_IT_IS) -> list[tuple[Any, ...]]:
     """The batch in parts of up to `rows` examples, or as a whole where it isn't larger; the last of them is filled up.
 
-    Whole vectors of them, where there are as many, and no fewer than batches are filled up to at least: a record is then
-    rounded the same in any part (see `filling`).  What counts is the size that the batch is filled up to, so that one
-    record more doesn't change how the others are cut.
+    Whole vectors of them, where there are as many, and no fewer than batches are filled up to at least: a record is
+    then rounded the same in any part (see `filling`).  What counts is the size that the batch is filled up to, so that
+    one record more doesn't change how the others are cut.
     """
     n, rows = count(batch), max(rows, filling.least)
     size, unit = filling.size(n), next((unit for unit in (VECTOR, LEAST) if rows >= unit), 1)
