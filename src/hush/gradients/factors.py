@@ -23,8 +23,7 @@ import torch
 from torch import Tensor
 
 from hush.gradients.adding import added, steady, weighted_rows
-from hush.gradients.products import aligned, fitted, hidden, product, rounding_of_scaled, scaled
-from hush.gradients.products import wide as wide
+from hush.gradients.products import aligned, fitted, hidden, product, rounding_of_scaled, scaled, wide
 from hush.rounding import TOGETHER
 
 # Forming a gradient costs dim(a) * dim(b) a position and saves the second matrix product; Gram matrices cost

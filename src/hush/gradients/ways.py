@@ -19,10 +19,10 @@ from torch import Tensor
 from hush.gradients import lean
 from hush.gradients.directional import dot, forward, parts, transposed, vectorised
 from hush.gradients.engines import ClippedSum, Directions, Losses, Task, count, one_loss_each, pick
-from hush.gradients.factors import wide
 from hush.gradients.fitting import Fit
 from hush.gradients.owned import add_gradients, owned
 from hush.gradients.plain import gradient_of, members_of
+from hush.gradients.products import wide
 from hush.gradients.unfused import unfused
 
 _CHECKED = 8
