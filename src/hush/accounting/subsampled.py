@@ -281,8 +281,8 @@ def _log_surely_exceeded(composition: Composition) -> float:
             tail = float(log_ndtr(short - 1 / step.noise))
             log_none += step.count * float(np.log1p(-step.rate * ndtr(short) - (1 - step.rate) * np.exp(tail)))
             log_absent = float(np.logaddexp(log_absent, np.log(step.count) + tail))
-        lost = np.exp(min(EPSILON_LIMIT + log_absent, 700.0))
-        best = max(best, float(np.log(max(-np.expm1(log_none) - lost, 1e-300))))
+        kept = float(-np.expm1(log_none) - 1.001 * np.exp(min(EPSILON_LIMIT + log_absent, 700.0)))
+        best = max(best, float(np.log(kept))) if kept > 0 else best
     return best
 
 
