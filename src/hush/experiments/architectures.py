@@ -155,19 +155,18 @@ def mnist_network(activation: Callable[[Tensor], Tensor] = torch.relu) -> Model:
     return Model(shapes, forward)
 
 
-def cifar_network(maxima: bool = False, activation: Callable[[Tensor], Tensor] = torch.tanh) -> Model:
+def cifar_network(maxima: bool = False) -> Model:
     """The network of `networks.cifar_network` on (32, 32, 3) images: 623,146 parameters."""
-    gain = math.sqrt(2) if activation is torch.relu else 1.0
     widths = (3, 32, 32, 64, 64, 128, 128, 256)
     names = [f"conv{k}" for k in range(1, 8)]
     shapes: dict[str, tuple[tuple[int, ...], float]] = {}
     for name, channels, width in zip(names, widths[:-1], widths[1:], strict=True):
-        shapes |= _weights(name, 9 * channels, width, gain)
+        shapes |= _weights(name, 9 * channels, width)
     shapes |= _weights("out", 4 * 4 * 256, 10)
 
     def forward(tape: Tape, p: Parameters, x: Tensor) -> Tensor:
         for k, name in enumerate(names, 1):
-            x = activation(_convolve(tape, name, p, _pad(x, 1, 1), 3, 1))
+            x = torch.tanh(_convolve(tape, name, p, _pad(x, 1, 1), 3, 1))
             if k in (2, 4, 6):
                 fours = x.unflatten(4, (-1, 2)).unflatten(3, (-1, 2))
                 x = fours.amax((4, 6)) if maxima else fours.mean((4, 6))

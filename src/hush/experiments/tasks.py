@@ -91,7 +91,6 @@ def model(name: str, task: Task) -> Model:
         "mnist-network": architectures.mnist_network,
         "cifar-network": architectures.cifar_network,
         "cifar-network-maxima": partial(architectures.cifar_network, maxima=True),
-        "cifar-network-rectified": partial(architectures.cifar_network, activation=torch.relu),
         "text-network": architectures.text_network,
         "mnist-tanh-network": lambda: architectures.mnist_network(torch.tanh),
         "scattering-network": lambda: architectures.scattering_network(x.shape[4], x.shape[2]),
@@ -130,14 +129,6 @@ def _images(found: DataSet, device: torch.device) -> Pair:
         return x[:, None, :, :, None] if x.dim() == 3 else x[:, None]
 
     return _both(found, device, prepared, _labels)
-
-
-def _standardised(found: DataSet, device: torch.device) -> Pair:
-    """Colours less what is quoted everywhere as their means, over their deviations: public constants again."""
-    means = torch.tensor([0.4914, 0.4822, 0.4465], device=device)
-    deviations = torch.tensor([0.2470, 0.2435, 0.2616], device=device)
-    train, test = ((part.x - means) / deviations for part in _images(found, device))
-    return Records(train, _labels(found.train).to(device)), Records(test, _labels(found.test).to(device))
 
 
 def _scattered(images: Tensor, device: torch.device, transform: Scattering, chunk: int = 500) -> Tensor:
@@ -289,7 +280,6 @@ TASKS: dict[str, tuple[str, Callable[[DataSet, torch.device], Pair]]] = {
     "usps-scattering": ("usps", _grey_scattering),
     "usps-pixels": ("usps", _pixels),
     "cifar10": ("cifar10", _images),
-    "cifar10-standardised": ("cifar10", _standardised),
     "cifar10-scattering": ("cifar10", _colour_scattering),
     "cifar10-thin-scattering": ("cifar10", partial(_colour_scattering, thin=True)),
     "adult": ("adult", _rows),
