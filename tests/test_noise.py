@@ -394,25 +394,6 @@ def test_secure_without_the_library_says_what_to_install(monkeypatch: pytest.Mon
     assert len(drawn(Key.fresh(), DEVICES[0], 0, 3)) == 3
 
 
-# CUDA graphs
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_replayed_graph_draws_the_noise_of_its_step() -> None:
-    key, shapes = Key.from_seed(1), [(300, 7), (5,)]
-    generator = torch.Generator("cuda")
-    graph = torch.cuda.CUDAGraph()
-    graph.register_generator_state(generator)
-    noise.seed(generator, key, 0)
-    with torch.cuda.graph(graph):
-        captured = noise.standard(generator, shapes)
-    for step in (3, 8, 3):
-        noise.seed(generator, key, step)
-        graph.replay()
-        for ours, expected in zip(captured, noise.gaussian(key, step, shapes, [1.0, 1.0], "cuda"), strict=True):
-            assert torch.equal(ours, expected)
-
-
 @pytest.mark.parametrize("secure", [False, True])
 def test_noise_added_in_place_is_the_same_noise(secure: bool) -> None:
     if secure:

@@ -86,11 +86,7 @@ def gaussian(
 
 
 def seed(generator: torch.Generator, key: Key, step: int, purpose: str = PURPOSE) -> None:
-    """Sets a GPU's generator to the beginning of this step's noise.
-
-    For a CUDA graph: register the generator with the graph, call `standard` while capturing, and `seed` before each
-    replay; the replay then draws what `gaussian` would.
-    """
+    """Sets a GPU's generator to the beginning of this step's noise."""
     if generator.device.type == "cpu":
         raise ValueError("PyTorch's CPU generator keeps 32 bits of a seed, too few for noise; use gaussian(...).")
     generator.manual_seed(key.seed64(purpose, step))
