@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.special import ndtr
 
 from hush.accounting.crossing import EPSILON_LIMIT
 from hush.accounting.line import log_peak
@@ -28,6 +29,7 @@ _DIGITS = 18.0  # of the contour integral, to base e
 _SLACK = 3.0  # log of how far the line's bound may exceed the best
 _RARE = -22.0  # log of the share of delta that losses below the first bin may have
 _BINS = 25_000  # at most, of all kinds together
+_FEW = 0.1  # large losses expected: with more of them they aren't one at a time
 MANY = 10  # kinds of steps that share a budget
 
 
@@ -89,7 +91,7 @@ class Rough:
             return np.asarray(total + np.append(np.zeros((1, self.orders.size)), np.log(-np.expm1(-rises[1:])), axis=0))
 
     def sizes(self, epsilon: float) -> Array:
-        """log delta of each cell's bracket by the saddle point's approximation."""
+        """log delta of each cell's bracket: by the saddle point's approximation or, of one large loss, as a sum."""
         bounds = self._single - self.orders * epsilon + log_peak(self.orders)
         rows, k = np.arange(self.ends.size), np.clip(np.nanargmin(bounds, axis=1), 1, self.orders.size - 2)
         c, before, here, after = self.orders[k], *(self._single[rows, k + j] for j in (-1, 0, 1))
@@ -97,7 +99,33 @@ class Rough:
         variance = 2 * ((after - here) / right - (here - before) / left) / (left + right)
         spread = np.maximum(variance, 0.0) + c**-2 + (c + 1) ** -2
         values = here - c * epsilon - np.log(c * (c + 1)) - 0.5 * np.log(2 * math.pi * spread)
-        return np.where(np.isfinite(values), np.minimum(values, bounds[rows, k]), -np.inf)
+        values = np.where(np.isfinite(values), np.minimum(values, bounds[rows, k]), -np.inf)
+        large = self.ends > 0.5 * epsilon
+        large[0] = False
+        rare = float(self.survey.counts @ self.survey.masses[:, self.survey.nodes > 0.5 * epsilon].sum(axis=1)) < _FEW
+        if rare and large.any():
+            sums = self._one_large(epsilon)
+            values = np.where(large & (sums > -600), np.minimum(sums, bounds[rows, k]), values)
+        return np.asarray(values)
+
+    def _one_large(self, epsilon: float) -> Array:
+        """log of what paths add that have one loss from a cell, all others being a Gaussian's worth below eps/2."""
+        nodes, masses = self.survey.nodes, self.survey.counts @ self.survey.masses
+        mean, variance = (float(np.interp(0.5 * epsilon, nodes, part)) for part in self._below)
+        deviation = math.sqrt(variance) + 1e-12
+        left = (epsilon - nodes - mean) / deviation
+        found = ndtr(-left) - np.exp(np.minimum(left * deviation + 0.5 * variance, 600.0)) * ndtr(-left - deviation)
+        cells = np.searchsorted(self.ends, nodes)
+        sums = np.bincount(cells, np.maximum(found, 0.0) * masses, self.ends.size + 1)
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(sums[: self.ends.size]))
+
+    @cached_property
+    def _below(self) -> tuple[Array, Array]:
+        """Mean and variance of the sum of all losses up to each node."""
+        nodes, masses, counts = self.survey.nodes, self.survey.masses, self.survey.counts
+        means, squares = np.cumsum(masses * nodes, axis=1), np.cumsum(masses * nodes**2, axis=1)
+        return counts @ means, np.maximum(counts @ (squares - means**2), 0.0)
 
     def log_delta(self, epsilon: float) -> float:
         """A rough log delta."""
@@ -187,13 +215,14 @@ class Aim:
 
 def aim_at(rough: Rough, epsilon: float, log_delta: float) -> Aim:
     groups = rough.groups(epsilon)
-    sizes, before, after = (
+    sizes, before = (
         np.array([np.logaddexp.reduce(rough.sizes(at)[first : last + 1]) for first, last in groups])
-        for at in (epsilon, 0.95 * epsilon, 1.05 * epsilon + 1e-12)
+        for at in (epsilon, 0.95 * epsilon)
     )
     orders = [rough.order(first, last, epsilon) for first, last in groups]
     # a line's order is a rough slope too, and it knows of what lies further off
-    slopes = np.fmax((before - after) / (0.1 * epsilon + 1e-12), 0.3 * np.array(orders)).tolist()
+    falls = (before - sizes) / (0.05 * epsilon + 1e-12)
+    slopes = np.fmax(np.where(np.isfinite(falls), falls, 0.0), 0.3 * np.array(orders)).tolist()
     total = float(np.logaddexp.reduce(sizes))
     shares = tuple(np.exp(sizes - total).tolist())
     return Aim(epsilon, tuple(groups), tuple(orders), shares, tuple(slopes), log_delta)

@@ -29,7 +29,7 @@ from hush.accounting.smoothing import Kernel, width_for
 
 _UNIT = 2.0**-50
 _NOTHING = -16.0  # log of the share of delta that isn't worth a line
-_TERMS = 150_000_000  # products of a point and a node in one answer
+_TERMS = 600_000_000  # products of a point and a node in one answer
 _SURE = 34.0  # paths with a chance of exp(-34) of delta may lose any digits
 
 

@@ -19,6 +19,7 @@ from hush.accounting.crossing import EPSILON_LIMIT
 from hush.accounting.doubts import doubts
 from hush.accounting.laws import UNDERFLOW
 from hush.accounting.losses import Enclosed, Pair
+from hush.accounting.projection import glance
 
 _PLACES = np.geomspace(1e-6, 3e4, 60)
 _EDGES = np.concatenate([-_PLACES[::-1], [0.0], _PLACES])
@@ -36,22 +37,31 @@ def surely_beyond(steps: Sequence[tuple[Pair, int]], log_delta: float) -> bool:
     """Whether delta(1e4) > exp(log_delta) can be seen without composing anything."""
     if least_delta(steps) > math.exp(log_delta):
         return True
+    if any(glance(pair) is not pair for pair, _ in steps):
+        with_projections = [(glance(pair), count) for pair, count in steps]
+        if _seen(with_projections, doubted=False) <= log_delta - 1:
+            return False  # a glance costs less, and decides nothing else
+    return _seen(steps, doubted=True) > log_delta
+
+
+def _seen(steps: Sequence[tuple[Pair, int]], doubted: bool) -> float:
+    """log of the bound on delta(1e4); with masses as far off as they may be, or as they are."""
     mean = variance = log_kept = 0.0
     for pair, count in steps:
         lower = pair.lower if isinstance(pair, Enclosed) else pair
         p, q = lower.masses(_EDGES)
-        p, q = doubts(lower, p, q, _EDGES).less(p, q)
+        p, q = doubts(lower, p, q, _EDGES).less(p, q) if doubted else (p, q)
         p[-1] = max(0.0, p[-1] - lower.infinite)  # what has no loss is left out
         known = (p > 0) & (q > UNDERFLOW)
         p, losses = p[known], np.log(p[known]) - np.log(q[known])
         kept = float(p.sum())
         if kept <= 0:
-            return False
+            return -math.inf
         centre = float(p @ losses) / kept
         mean += count * centre
         variance += count * float(p @ (losses - centre) ** 2) / kept
         log_kept += count * min(math.log(kept), 0.0)
     gap = mean * (1 - 1e-9) - EPSILON_LIMIT - 1
     if gap <= 0 or variance >= 0.9 * gap**2:
-        return False
-    return log_kept + math.log1p(-1.01 * variance / gap**2) + math.log(0.63) > log_delta
+        return -math.inf
+    return log_kept + math.log1p(-1.01 * variance / gap**2) + math.log(0.63)

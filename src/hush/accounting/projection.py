@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erfcx, gammainccinv, gammaincinv, ndtr
 
-from hush.accounting.losses import Array, Continuous, bin_masses
+from hush.accounting.losses import Array, Continuous, Pair, Poisson, Reversed, bin_masses
 
 _CERTAINTY = 41.0  # the quadrature error is below exp(-41) = 1.6e-18
+_PLACES = np.geomspace(1e-3, 1e12, 240)  # losses at which a glance looks in any case, by their scale
 _SPREAD = 800.0  # how much narrower integrands may be in a tail: by arguments of Phi up to sqrt(600), or 1e-131
 
 
@@ -120,3 +121,66 @@ def _nodes(noise_multiplier: float, projections: int, largest: float) -> tuple[A
     logs = -(r / 2) * (np.expm1(-2 * v) + 2 * v)
     weight = np.exp(logs)
     return np.exp(v) / noise_multiplier, weight / weight.sum()
+
+
+@dataclass(frozen=True)
+class Glance(Continuous):
+    """The same pair by the closed form of its loss's density: some thousandths off, far faster, for no bound.
+
+    With nu = (r+1)/2 and x = sqrt(v^2 + r/sigma^2)/2 the densities of the loss v under P and Q are e^{v/2} and e^{-v/2}
+    times E(v), a constant times x^-nu K_nu(x).  K_nu is taken by Debye's expansion, log E is linear between places, and
+    both laws are scaled alike to a mass of 1, so that they fit each other to the last digit, as T steps need it.
+    """
+
+    noise_multiplier: float
+    projections: int
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        sizes = np.unique(np.concatenate([[0.0], np.abs(edges), _PLACES / max(self.noise_multiplier, 1.0)]))
+        middles = 0.5 * (sizes[1:] + sizes[:-1])
+        ends, between, half = self.log_even(sizes), self.log_even(middles), 0.5 * np.diff(sizes)
+        peak = float((ends + 0.5 * sizes).max())
+        up, down = (
+            half
+            * (
+                _log_mean(ends[:-1] - peak + share * sizes[:-1], between - peak + share * middles)
+                + _log_mean(between - peak + share * middles, ends[1:] - peak + share * sizes[1:])
+            )
+            for share in (0.5, -0.5)
+        )
+        where = np.searchsorted(edges, np.concatenate([-middles[::-1], middles]))
+        whole = float(up.sum() + down.sum())
+        p = np.bincount(where, np.concatenate([down[::-1], up]), edges.size + 1) / whole
+        q = np.bincount(where, np.concatenate([up[::-1], down]), edges.size + 1) / whole
+        return np.asarray(p), np.asarray(q)
+
+    def log_even(self, loss: Array) -> Array:
+        """log E, but for a constant."""
+        r, nu = float(self.projections), 0.5 * (self.projections + 1)
+        square = 0.25 * (loss * loss + r / self.noise_multiplier**2)
+        root = np.sqrt(square + nu * nu)
+        t = nu / root
+        series = (5 * t**3 - 3 * t) / (24 * nu) + (81 * t**2 - 462 * t**4 + 385 * t**6) / (1152 * nu * nu)
+        return np.asarray(-nu * np.log(square / (root + nu)) - 0.5 * np.log(root) + np.log1p(series) - root)
+
+    def reverse(self) -> Glance:
+        return self
+
+
+def glance(pair: Pair) -> Pair:
+    """The pair as a look at it needs it: projected norms by a closed form, the rest as it is."""
+    if isinstance(pair, ProjectedPair):
+        return Glance(pair.noise_multiplier, pair.projections)
+    if isinstance(pair, Reversed):
+        seen = glance(pair.pair)
+        return pair if seen is pair.pair else Reversed(seen)
+    if isinstance(pair, Poisson):
+        seen = glance(pair.inner)
+        return pair if seen is pair.inner else Poisson(seen, pair.rate)
+    return pair
+
+
+def _log_mean(one: Array, other: Array) -> Array:
+    """The mean of e^f where f runs straight from the one to the other."""
+    gap = np.abs(one - other) + 1e-9
+    return np.asarray(np.exp(np.maximum(one, other)) * (-np.expm1(-gap) / gap))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hush.accounting.laws import spread
 from hush.accounting.losses import Array, Pair
+from hush.accounting.projection import glance
 
 LARGEST = 1e4  # no epsilon beyond is looked for
 _MARGIN = 12.0  # losses that far beyond epsilon may count as infinite: it costs exp(-12) of their mass
@@ -58,13 +59,13 @@ class Survey:
 
     @cached_property
     def nodes(self) -> Array:
-        positive = np.geomspace(1e-10, self.reach, 1100 if len(self.steps) < 25 else 550)
+        positive = np.geomspace(1e-10, self.reach, 1100)
         return np.concatenate([-positive[::-1], [0.0], positive])
 
     @cached_property
     def masses(self) -> Array:
         """P-masses of the more revealing laws on the nodes, one row a step."""
-        return np.array([spread(*pair.masses(self.nodes), self.nodes)[0] for pair, _ in self.steps])
+        return np.array([spread(*glance(pair).masses(self.nodes), self.nodes)[0] for pair, _ in self.steps])
 
     @cached_property
     def infinite(self) -> float:
