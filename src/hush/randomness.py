@@ -29,14 +29,15 @@ class Randomness:
     """The generators of a run's losses.  Those of PyTorch's CPU, NumPy and Python are set as soon as one is used."""
 
     def __init__(self) -> None:
-        self._used = True
+        self.used = True
+        """Whether generators of the CPU's are, as far as is known; else what is computed is given up if they move."""
 
     def of_step(self, key: Key, step: int, devices: Iterable[torch.device], compute: Callable[[], Found]) -> Found:
         """What is computed, with everything that it draws being this step's own."""
         numbers = [device.index or 0 for device in devices if device.type == "cuda"]
         before = {k: torch.cuda.default_generators[k].get_state() for k in numbers}
         try:
-            if not self._used:
+            if not self.used:
                 _seed_cuda(key, step, numbers)
                 begun = _Place()
                 found = compute()
@@ -44,10 +45,11 @@ class Randomness:
                     return found
                 del found  # once more: some of its random numbers were nobody's secret
             _seed_cuda(key, step, numbers)
+            self.used = True
             with seeded(key.derive("losses", step)):
                 begun = _Place()
                 found = compute()
-                self._used = begun != _Place()
+                self.used = begun != _Place()
             return found
         finally:
             for k, state in before.items():
@@ -93,8 +95,35 @@ def _words(secret: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     return np.frombuffer(hashlib.shake_256(secret).digest(4 * _WORDS), dtype=np.uint32)
 
 
+class Place:
+    """Where the global generators are, to go back to; those of the CPU's only if `used`, since reading takes time."""
+
+    def __init__(self, devices: Iterable[torch.device], used: bool = True) -> None:
+        self._cuda = {device: torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda"}
+        self._cpu = (torch.get_rng_state(), np.random.get_state(), random.getstate()) if used else None
+
+    def go_back(self) -> None:
+        for device, state in self._cuda.items():
+            torch.cuda.set_rng_state(state, device)
+        if self._cpu is not None:
+            of_torch, of_numpy, of_python = self._cpu
+            torch.set_rng_state(of_torch)
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)
+
+
+@contextmanager
+def unmoved(devices: Iterable[torch.device]) -> Iterator[None]:
+    """What is drawn inside makes no difference to what is drawn after."""
+    place = Place(devices)
+    try:
+        yield
+    finally:
+        place.go_back()
+
+
 class _Place:
-    """Where the global generators are; of NumPy's two words and the place are enough, and quickly read."""
+    """Whether the global generators moved; of NumPy's two words and the place are enough, and quickly read."""
 
     def __init__(self) -> None:
         self._torch, self._python = torch.get_rng_state(), random.getstate()

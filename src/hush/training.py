@@ -245,6 +245,7 @@ class Private:
                 filling=self._filling,
                 memory=self._memory,
                 meanwhile=self._draw_ahead,
+                random=self._randomness.used,
             )
 
         found = self._randomness.of_step(self.key, step, {p.device for p in parameters}, compute)

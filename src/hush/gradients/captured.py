@@ -20,12 +20,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from hush.gradients import ghost
 from hush.gradients.engines import ClippedSum, Memory, Task, Weights, count, pick
+from hush.gradients.filling import up_to
 from hush.precision import tf32_in_convolutions, tf32_in_products
+from hush.randomness import unmoved
 
-Run = Callable[[Sequence[Tensor], int, Sequence[float]], list[Tensor]]
-"""(the batch's tensors, how many examples they hold, thresholds) to [norms, losses, whether a norm isn't finite, sums]
+Run = Callable[[Sequence[Tensor], int | Tensor, Sequence[float]], list[Tensor]]
+"""(the batch's tensors, how many of them count, thresholds) to [norms, losses, whether a norm isn't finite, sums]
 
-The norms and losses of what is padding are in it, too.
+The norms and losses of what is padding are in it, too.  Which examples count may be said of each: those whose number is
+below their entry of a tensor.
 """
 
 
@@ -71,7 +74,8 @@ def captured_sum(task: Task, memory: Memory, capacity: int, compile: bool) -> Cl
     program = memory.programs.get(key)
     if program is None or (isinstance(program, NotCapturable) and program.due()):
         sample = tuple(_padded(x[:capacity], capacity) if isinstance(x, Tensor) else x for x in batch)
-        built = _built(replace(task, batch=sample), weights, memory, compile)
+        with unmoved({p.device for p in parameters}):
+            built = _built(replace(task, batch=sample), weights, memory, compile)
         if isinstance(program, NotCapturable) and isinstance(built, NotCapturable):
             built.calls = program.calls
         program = memory.programs[key] = built
@@ -81,18 +85,30 @@ def captured_sum(task: Task, memory: Memory, capacity: int, compile: bool) -> Cl
     limits, capacity = tuple(weights.limits()), program.capacity
     tensors = [x for x in batch if isinstance(x, Tensor)]
     if n <= capacity:
-        norms, values, spoiled, *sums = program.run(tensors, n, limits)
+        norms, values, spoiled, *sums = program.run(*_counted(task, tensors, 0, capacity), limits)
         return ClippedSum(sums, norms[:n].clone(), values[:n].clone(), program.notes, spoiled)
     total: list[Tensor] = []
     seen: list[tuple[Tensor, Tensor, Tensor]] = []
     for start in range(0, n, capacity):
-        piece = [x[start : start + capacity] for x in tensors]
-        size = len(piece[0])
-        norms, values, spoiled, *sums = program.run(piece, size, limits)
+        size = min(capacity, n - start)
+        norms, values, spoiled, *sums = program.run(*_counted(task, tensors, start, capacity), limits)
         total = [a + b for a, b in zip(total, sums, strict=True)] if total else [x.clone() for x in sums]
         seen.append((norms[:size].clone(), values[:size].clone(), spoiled.clone().reshape(1)))
     norms, values, spoiled = (torch.cat(column) for column in zip(*seen, strict=True))
     return ClippedSum(total, norms, values, program.notes, spoiled.any())
+
+
+def _counted(task: Task, tensors: list[Tensor], start: int, capacity: int) -> tuple[list[Tensor], int | Tensor]:
+    """The examples of a round, and how many they are; or which of them count, where some are left out."""
+    piece = tensors if len(tensors[0]) <= capacity else [x[start : start + capacity] for x in tensors]
+    size = len(piece[0])
+    if task.left_out is None:
+        return piece, size
+    assert task.spare is not None
+    spare = [x for x in task.spare if isinstance(x, Tensor)]
+    below = torch.zeros(capacity, dtype=torch.long, device=piece[0].device)
+    below[:size] = torch.where(task.left_out[start : start + size], 0, size)
+    return list(up_to(capacity, piece, spare)), below
 
 
 def _built(*arguments: Any) -> Program | NotCapturable:
@@ -157,8 +173,9 @@ def _build(task: Task, weigh: Weights, memory: Memory, compile: bool) -> Program
             sums = ghost.finish(task, found.factors, weights)
             return [found.norms, found.values, ~found.norms.isfinite().all(), *sums]
 
-    dtype = whole(*_numbers(capacity, [1.0] * len(task.groups), inputs[0]), *inputs)[0].dtype  # learns the layouts, too
-    numbers = _numbers(capacity, weigh.limits(), inputs[0], dtype)
+    numbers = _numbers(capacity, capacity, [1.0] * len(task.groups), inputs[0])
+    dtype = whole(*numbers, *inputs)[0].dtype  # learns the layouts, too
+    numbers = _numbers(capacity, capacity, weigh.limits(), inputs[0], dtype)
     notes = ["ghost"]
     from torch._dynamo import config as dynamo  # here, since it takes a second to import
 
@@ -182,20 +199,21 @@ def _build(task: Task, weigh: Weights, memory: Memory, compile: bool) -> Program
 
 
 def _numbers(
-    size: int, limits: Sequence[float], beside: Tensor, dtype: torch.dtype = torch.float32
+    capacity: int, size: int, limits: Sequence[float], beside: Tensor, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
     """What a program is told of a step beside its batch, as tensors."""
-    return torch.tensor(size, device=beside.device), torch.tensor(list(limits), dtype=dtype, device=beside.device)
+    sizes = torch.full((capacity,), size, device=beside.device)
+    return sizes, torch.tensor(list(limits), dtype=dtype, device=beside.device)
 
 
 def _plain(run: Callable[..., list[Tensor]], capacity: int, dtype: torch.dtype) -> Run:
     """The program as it is."""
 
-    def padded(tensors: Sequence[Tensor], size: int, limits: Sequence[float]) -> list[Tensor]:
+    def padded(tensors: Sequence[Tensor], counted: int | Tensor, limits: Sequence[float]) -> list[Tensor]:
+        sizes, thresholds = _numbers(capacity, len(tensors[0]), limits, tensors[0], dtype)
+        sizes = counted if isinstance(counted, Tensor) else sizes
         with torch.no_grad():
-            return list(
-                run(*_numbers(size, limits, tensors[0], dtype), *(_padded(x[:size], capacity) for x in tensors))
-            )
+            return list(run(sizes, thresholds, *(_padded(x, capacity) for x in tensors)))
 
     return padded
 
@@ -229,16 +247,20 @@ def _graph(
     told: list[Any] = [len(static[0]), tuple(limits_now.tolist())]
 
     @torch.no_grad()
-    def replay(tensors: Sequence[Tensor], size: int, limits: Sequence[float]) -> list[Tensor]:
+    def replay(tensors: Sequence[Tensor], counted: int | Tensor, limits: Sequence[float]) -> list[Tensor]:
+        size = len(tensors[0])
         for held, new in zip(static, tensors, strict=True):
             if size == len(held):
                 held.copy_(new)
             else:
                 held[:size].copy_(new)
                 held[size:].copy_(new[:1])
-        if size != told[0]:
-            told[0] = size
-            size_now.fill_(size)
+        if isinstance(counted, Tensor):
+            told[0] = None
+            size_now.copy_(counted)
+        elif counted != told[0]:
+            told[0] = counted
+            size_now.fill_(counted)
         if limits != told[1]:
             told[1] = limits
             limits_now.copy_(torch.tensor(limits, dtype=limits_now.dtype))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hush.gradients.engines import Losses, one_loss_each, pick
 from hush.gradients.filling import VECTOR
+from hush.randomness import unmoved
 
 CROSSING = (
     "An example's loss depends on other examples of its batch, so no example's gradient can be bounded alone; "
@@ -33,7 +34,7 @@ def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor, last: i
     last %= n
     devices = sorted({x.device for x in batch if isinstance(x, Tensor) and x.is_cuda}, key=str)
     half = values.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled(values.device.type)
-    with torch.random.fork_rng(devices=devices):
+    with unmoved(devices):
         alone = torch.cat([_losses(losses, pick(batch, slice(i, i + 1)), 1) for i in (0, last)])
         if _close(alone, together[[0, last]], together, 1e-1 if half else 1e-2):
             return

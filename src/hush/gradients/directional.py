@@ -50,7 +50,9 @@ def _along_tangents(losses: Losses, batch: Sequence[Any]) -> Tensor:
     return torch.zeros_like(value) if tangent is None else tangent.clone()
 
 
-def parts(batch: Sequence[Any], rows: int, filling: Filling = AS_IT_IS) -> list[tuple[Any, ...]]:
+def parts(
+    batch: Sequence[Any], rows: int, filling: Filling = AS_IT_IS, spare: Sequence[Any] | None = None
+) -> list[tuple[Any, ...]]:
     """The batch in parts of up to `rows` examples, or as a whole where it isn't larger; the last of them is filled up.
 
     Whole vectors of them, where there are as many, and no fewer than batches are filled up to at least: a record is
@@ -60,10 +62,10 @@ def parts(batch: Sequence[Any], rows: int, filling: Filling = AS_IT_IS) -> list[
     n, rows = count(batch), max(rows, filling.least)
     size, unit = filling.size(n), next((unit for unit in (VECTOR, LEAST) if rows >= unit), 1)
     if rows >= size:
-        return [up_to(size, batch)]
+        return [up_to(size, batch, spare)]
     each = unit * -(-size // (unit * -(-size // (rows - rows % unit))))
     found = [pick(batch, slice(k, min(k + each, n))) for k in range(0, n, each)]
-    return [*found[:-1], up_to(min(filling.size(count(found[-1])), each), found[-1])]
+    return [*found[:-1], up_to(min(filling.size(count(found[-1])), each), found[-1], spare)]
 
 
 def vectorised(

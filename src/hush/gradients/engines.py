@@ -13,9 +13,9 @@ a group's mean gradient is clipped. `Projected(r)`: the norms are estimates from
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from hush.gradients.adding import added
 from hush.gradients.filling import AS_IT_IS, Filling, filled
+from hush.gradients.leaving import of_finite_units
 
 Losses = Callable[..., Tensor]
 Weigh = Callable[[Tensor], Tensor]
@@ -32,6 +33,7 @@ Directions = Callable[[int], Iterable[Tensor]]
 They are drawn as they are taken, so that a direction needs no memory of its own, and the same whenever asked for.
 """
 Groups = Sequence[Sequence[int]]
+_LAST_WAY = 3  # to projected norms: one unit after the other
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Task:
     """What every engine is given: of what, on which examples, clipped together how, weighed how, joined in which units.
 
     `units[i]` is the number of example i's unit (0, 1, ... ; None: each its own). What is computed at once is filled up
-    by `filling`: then the last `copies` examples have no unit, and nothing is asked of them.
+    by `filling`: then the last `copies` examples have no unit, and nothing is asked of them. They are copies of the
+    first example, or of `spare` ones. Units that are `left_out` have weight zero.
     """
 
     parameters: Sequence[Tensor]
@@ -64,6 +67,15 @@ class Task:
     units: Tensor | None = None
     filling: Filling = AS_IT_IS
     copies: int = 0
+    spare: Sequence[Any] | None = None
+    left_out: Tensor | None = None
+
+    def weights(self, norms: Tensor, first: int = 0) -> Tensor:
+        """The weights of units, from the `first` on, by their norms."""
+        weights = self.weigh(norms)
+        if self.left_out is None:
+            return weights
+        return weights.where(~self.left_out[first : first + len(norms), None], 0.0)
 
 
 @dataclass(frozen=True)
@@ -157,7 +169,7 @@ class ClippedSum:
     losses: Tensor
     notes: tuple[str, ...] = ()
     spoiled: Tensor | None = None
-    """Whether a norm isn't finite, where the engine knows already."""
+    """Whether what isn't finite may be in the sums, where the engine knows; else it is if a norm isn't finite."""
 
 
 def clipped_sum(
@@ -173,15 +185,17 @@ def clipped_sum(
     filling: Filling = AS_IT_IS,
     memory: Memory | None = None,
     meanwhile: Callable[[], object] | None = None,
+    random: bool = True,
 ) -> ClippedSum:
     """The weighted sum of the units' gradients, one tensor a parameter, in float32 or better.
 
     `losses(*batch)` gives one loss an example and may be called on parts of the batch. `groups` says which parameters
     are clipped together; `weigh` maps norms `[units, groups]` to weights. `units[i]` is the number of example i's
-    unit (0, 1, ... ; None: each its own). A unit whose gradient isn't finite contributes nothing. What is computed at
-    once is filled up with copies of an example by `filling`, for every example to be rounded alike in any company;
-    captured programs have one size anyway, and the loop needs none. `meanwhile` is called once, while a GPU computes
-    and there would be nothing to do but wait.
+    unit (0, 1, ... ; None: each its own). A unit whose gradient isn't finite contributes nothing, and changes nobody
+    else's random numbers (`leaving`), be they drawn on a GPU or, if `random`, by a global generator of the CPU's. What
+    is computed at once is filled up with copies of an example by `filling`, for every example to be rounded alike in
+    any company; captured programs have one size anyway, and the loop needs none. `meanwhile` is called once, while a
+    GPU computes and there would be nothing to do but wait.
     """
     n = count(batch)
     _refuse(parameters)
@@ -197,7 +211,7 @@ def clipped_sum(
     sums: list[Tensor] = []
     with torch.enable_grad():
         for part in parts:
-            piece = _part(task, engine, memory, part, meanwhile)
+            piece = _part(task, engine, memory, part, meanwhile, random)
             meanwhile = None
             if len(parts) == 1:
                 sums = piece.sums
@@ -298,52 +312,38 @@ def _parts(n: int, units: Tensor | None, microbatch: int | None) -> list[Any]:
     return [*parts, torch.cat(current)]
 
 
-def _part(task: Task, engine: Engine, memory: Memory, part: Any, meanwhile: Callable[[], object] | None) -> ClippedSum:
-    """One microbatch; again without the units whose gradients aren't finite, should there be any."""
+def _part(
+    task: Task, engine: Engine, memory: Memory, part: Any, meanwhile: Callable[[], object] | None, random: bool
+) -> ClippedSum:
+    """One microbatch, without the units whose gradients aren't finite, should there be any."""
     own = None if task.units is None else torch.unique(task.units[part], return_inverse=True)[1]
-    here = replace(task, batch=pick(task.batch, part), units=own)
-    first = result = _run(here, engine, memory)
-    if meanwhile is not None:
-        meanwhile()
-    while _spoiled(result):
-        finite = torch.isfinite(result.norms).all(1)
-        if bool(finite.all()):
-            if result.spoiled is None:
-                break  # only the norms' sum overflowed
-            # a copy's isn't, in what was filled up: without copies, then
-            here, engine = replace(here, filling=AS_IT_IS), Ghost() if isinstance(engine, Auto) else engine
-            result = replace(_run(here, engine, memory), spoiled=None)
-            continue
-        keep = finite if own is None else finite[own.to(finite.device)]
-        good = torch.nonzero(keep).flatten()
-        if len(good) == 0:
-            result = _nothing(task.parameters, task.groups)
-            break
-        device = next(x.device for x in here.batch if isinstance(x, Tensor))
-        own = None if own is None else torch.unique(own[good.cpu()], return_inverse=True)[1]
-        here = replace(here, batch=pick(here.batch, good.to(device)), units=own)
-        result = _run(here, engine, memory)
-    return ClippedSum(result.sums, first.norms, first.losses, first.notes)
+    task = replace(task, batch=pick(task.batch, part), units=own)
+    if isinstance(engine, Grouped):
+        task, engine = _of_means(task), Auto()
+
+    def alone() -> ClippedSum:
+        """One after the other."""
+        return _run(task, Memory(way=_LAST_WAY), engine if isinstance(engine, Projected) else Loop())
+
+    return of_finite_units(task, partial(_run, engine=engine), alone, memory, random, meanwhile)
 
 
-def _spoiled(result: ClippedSum) -> bool:
-    """Whether some norm may not be finite; waits for the device."""
-    return not math.isfinite(float(result.norms.sum())) if result.spoiled is None else bool(result.spoiled)
+def _of_means(task: Task) -> Task:
+    """Of groups' means instead of their sums."""
+    if task.units is None:
+        raise ValueError("Grouped clipping needs every example's group; draw the batch with the plan's sampler.")
+    sizes, inner = torch.bincount(task.units).to(torch.float32)[:, None], task.weigh
+
+    def of_mean(norms: Tensor) -> Tensor:
+        shares = sizes.to(norms.device)
+        return inner(norms / shares) / shares
+
+    return replace(task, weigh=of_mean)
 
 
-def _run(task: Task, engine: Engine, memory: Memory) -> ClippedSum:
+def _run(task: Task, memory: Memory, engine: Engine) -> ClippedSum:
     from hush.gradients import captured, ghost, plain, projected
 
-    if isinstance(engine, Grouped):
-        if task.units is None:
-            raise ValueError("Grouped clipping needs every example's group; draw the batch with the plan's sampler.")
-        sizes, inner = torch.bincount(task.units).to(torch.float32)[:, None], task.weigh
-
-        def of_mean(norms: Tensor) -> Tensor:
-            shares = sizes.to(norms.device)
-            return inner(norms / shares) / shares
-
-        task, engine = replace(task, weigh=of_mean), Auto()
     if isinstance(engine, Projected):
         return projected.projected(task, engine, memory)
     if isinstance(engine, Loop):

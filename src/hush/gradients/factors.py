@@ -188,6 +188,21 @@ def among(factor: Factor, index: Tensor) -> Factor:
     return replace(factor, compact=factor.compact[index], b=_as_it_lies(factor.b, index))
 
 
+def emptied(factor: Factor, which: Tensor) -> Factor:
+    """The factor with nothing in the places of some examples: zero times what isn't finite wouldn't be zero."""
+
+    def without(x: Tensor) -> Tensor:
+        return x.masked_fill(which.view(-1, *[1] * (x.dim() - 1)), 0)
+
+    if isinstance(factor, Formed):
+        return Formed(without(factor.grads))
+    if isinstance(factor, Rows):
+        return replace(factor, index=factor.index.masked_fill(which[:, None], -1))
+    if factor.unfold is None or factor.compact.shape[0] != factor.examples:
+        return replace(factor, compact=without(factor.a), b=without(factor.b), unfold=None)
+    return replace(factor, compact=without(factor.compact), b=without(factor.b))
+
+
 def _as_it_lies(x: Tensor, index: Tensor) -> Tensor:
     """Some rows of a tensor, without turning its last two dimensions round in memory."""
     return x[index] if x.stride(-1) == 1 else x.transpose(-1, -2)[index].transpose(-1, -2)

@@ -71,24 +71,30 @@ def filled(task: Task, compute: Callable[[Task], ClippedSum]) -> ClippedSum:
     if short == 0:
         return compute(task)
 
-    found = compute(replace(task, batch=up_to(n + short, task.batch), copies=short))
-    spoiled = ~torch.isfinite(found.norms).all()
+    found = compute(replace(task, batch=up_to(n + short, task.batch, task.spare), copies=short))
+    spoiled = ~torch.isfinite(found.norms).all() if found.spoiled is None else found.spoiled
     norms = found.norms[:n] if task.units is None else found.norms
     return replace(found, norms=norms, losses=found.losses[:n], spoiled=spoiled)
 
 
-def up_to(size: int, batch: Sequence[Any]) -> tuple[Any, ...]:
-    """The batch with copies of its first example behind it, so many that there are `size`."""
+def up_to(size: int, batch: Sequence[Any], spare: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    """The batch with copies of its first example, or of `spare` ones, behind it, so many that there are `size`."""
 
-    def longer(x: Tensor) -> Tensor:
-        return x if len(x) >= size else torch.cat([x, x[:1].expand(size - len(x), *x.shape[1:])])
+    def longer(x: Tensor, others: Tensor) -> Tensor:
+        short = size - len(x)
+        if short <= 0:
+            return x
+        copies = others[torch.arange(short, device=x.device) % len(others)] if len(others) > 1 else others
+        return torch.cat([x, copies.expand(short, *x.shape[1:])])
 
-    return tuple(longer(x) if isinstance(x, Tensor) else x for x in batch)
+    if spare is None:
+        spare = [x[:1] if isinstance(x, Tensor) else x for x in batch]
+    return tuple(longer(x, others) if isinstance(x, Tensor) else x for x, others in zip(batch, spare, strict=True))
 
 
 def weights_of(task: Task, norms: Tensor) -> Tensor:
     """The weights of all units' norms, of copies zero."""
     if task.copies == 0 or task.units is not None:
-        return task.weigh(norms)
-    weights = task.weigh(norms[: -task.copies])
+        return task.weights(norms)
+    weights = task.weights(norms[: -task.copies])
     return torch.cat([weights, weights.new_zeros(task.copies, weights.shape[1])])

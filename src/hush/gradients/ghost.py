@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hush.gradients.company import refuse_company
 from hush.gradients.engines import ClippedSum, Groups, Memory, Task, count, one_loss_each, slots_of
-from hush.gradients.factors import Factor, Formed, formed, regroup, settle, squared_norms, weighted_sum
+from hush.gradients.factors import Factor, Formed, emptied, formed, regroup, settle, squared_norms, weighted_sum
 from hush.gradients.filling import weights_of
 from hush.gradients.layout import Layout
 from hush.gradients.placing import must_look, now_and_then, places, structure
@@ -42,8 +42,15 @@ class Prepared:
 def ghost(task: Task, memory: Memory) -> ClippedSum:
     """Both halves with the weights in between."""
     found = prepare(task, memory)
-    sums = finish(task, found.factors, weights_of(task, found.norms))
-    return ClippedSum(sums, found.norms, found.values, found.notes)
+    factors, weights = found.factors, weights_of(task, found.norms)
+    spoiled = ~torch.isfinite(found.norms).all(1)
+    if bool(spoiled.any()):
+        weights = weights.masked_fill(spoiled[:, None], 0)
+        factors = {k: [emptied(factor, spoiled) for factor in of_one] for k, of_one in factors.items()}
+    sums = finish(task, factors, weights)
+    # a slower way may be gone for want of finite examples only, and it has random numbers of its own
+    doubtful = (spoiled.any() | ~torch.isfinite(found.values).all()) & (len(found.notes) > 1)
+    return ClippedSum(sums, found.norms, found.values, found.notes, doubtful)
 
 
 def prepare(task: Task, memory: Memory) -> Prepared:

@@ -24,10 +24,10 @@ def loop(task: Task) -> ClippedSum:
     dtypes = [torch.promote_types(p.dtype, torch.float32) for p in task.parameters]
     sums = [added(None, torch.zeros_like(p, dtype=dtype)) for p, dtype in zip(task.parameters, dtypes, strict=True)]
     all_norms, values = [], []
-    for members in members_of(task.batch, task.units):
+    for u, members in enumerate(members_of(task.batch, task.units)):
         value, grads = gradient_of(task.parameters, task.losses, pick(task.batch, members))
         norms = torch.stack([_norm([grads[k] for k in group]) for group in task.groups])
-        weights = task.weigh(norms[None])[0]
+        weights = task.weights(norms[None], first=u)[0]
         if bool(torch.isfinite(norms).all()):
             for group, weight in zip(task.groups, weights, strict=True):
                 for k in group:
@@ -37,7 +37,9 @@ def loop(task: Task) -> ClippedSum:
     total = torch.cat([value for _, value in values])
     order = torch.cat([members for members, _ in values]).to(total.device)
     sums = [x.to(dtype) for x, dtype in zip(sums, dtypes, strict=True)]
-    return ClippedSum(sums, torch.stack(all_norms), torch.empty_like(total).index_copy_(0, order, total), ("loop",))
+    values_in_order = torch.empty_like(total).index_copy_(0, order, total)
+    none = torch.zeros((), dtype=torch.bool, device=total.device)
+    return ClippedSum(sums, torch.stack(all_norms), values_in_order, ("loop",), spoiled=none)
 
 
 def vmap(task: Task, chunk: int | None) -> ClippedSum:
@@ -50,12 +52,16 @@ def vmap(task: Task, chunk: int | None) -> ClippedSum:
         formed = [g.new_zeros(total, *g.shape[1:]).index_add_(0, where, g[: len(where)]) for g in formed]
     norms = torch.stack([_row_norms([formed[k] for k in group]) for group in task.groups], 1)
     weights = weights_of(task, norms)
+    spoiled = ~torch.isfinite(norms).all(1)
+    if bool(spoiled.any()):  # zero times what isn't finite wouldn't be zero
+        weights = weights.masked_fill(spoiled[:, None], 0)
+        formed = [grads.masked_fill(spoiled.view(-1, *[1] * (grads.dim() - 1)), 0) for grads in formed]
     sums = []
     of = {k: g for g, group in enumerate(task.groups) for k in group}
     for k, grads in enumerate(formed):
         flat = grads.reshape(len(grads), -1)
         sums.append(weighted_rows(flat, weights[:, of[k]]).view(grads.shape[1:]))
-    return ClippedSum(sums, norms, values, (note,))
+    return ClippedSum(sums, norms, values, (note,), spoiled=torch.zeros_like(spoiled).any())
 
 
 def per_example(

@@ -35,7 +35,6 @@ import torch
 from torch import Tensor
 
 from hush import noise
-from hush.gradients import lean
 from hush.gradients.company import refuse_company
 from hush.gradients.directional import dot, parts
 from hush.gradients.engines import (
@@ -112,15 +111,19 @@ def _in_parts(task: Task, engine: Projected, memory: Memory, sizes: Sizes, plain
     size = task.filling.size(n)
     held = sizes.input * size
     fitting = Fitting(sizes, engine, min(size, engine.rows or size), plain, held, size > n)
-    rows = fitting.rows_of_random(double=memory.way > 1) if task.units is None else None
+    fit = fitting.of_random(double=memory.way > 1) if task.units is None else None
     sizes.losses.rewind()
-    if rows is None or rows >= size:
+    if fit is None or fit.rows >= size:
         return _first_that_works(task, fitting, memory)
-    held += sizes.vector + (size > n) * rows * sizes.input  # the sum of the other parts, and a part with copies
+    filling = fit.filling(task.filling)
+    copied = filling.size(n) > n
+    held += sizes.vector + copied * fit.rows * sizes.input  # the sum of the other parts, and a part with copies
     found, start = None, 0
-    for part in parts(task.batch, rows, task.filling):
+    for part in parts(task.batch, fit.rows, filling, task.spare):
         repeated = Repeated(task.losses, task.parameters)  # its random numbers follow those of the part before
-        here = replace(task, batch=part, copies=max(0, start + count(part) - n), filling=AS_IT_IS)
+        gone = None if task.left_out is None else task.left_out[start : start + count(part)]
+        short = max(0, start + count(part) - n)
+        here = replace(task, batch=part, copies=short, filling=AS_IT_IS, left_out=gone)
         own = Fitting(Sizes(task.parameters, repeated, part, memory), engine, count(part), plain, held)
         more = _first_that_works(here, own, memory)
         found = more if found is None else _added(found, more)
@@ -150,10 +153,12 @@ def _first_that_works(task: Task, fitting: Fitting, memory: Memory) -> ClippedSu
     work = Work(task, repeated, engine.projections, engine.directions)
     back = fitting.backward(memory.way > 1)
     if work.n > 1 and now_and_then("company", memory):
-        asked = pick(task.batch, slice(0, min(work.n, back.rows)))
+        asked = work.pieces(back)[0]
         repeated.rewind()
-        with torch.no_grad(), lean.channels(back.last):
-            refuse_company(losses, asked, one_loss_each(losses(*asked), count(asked)))
+        with torch.no_grad():
+            values = one_loss_each(losses(*asked), count(asked))
+            refuse_company(losses, asked, values, last=min(work.n, count(asked)) - 1)
+        del asked
     repeated.rewind()
     fit = Fit(1, fitting.n)
     if memory.way == 0:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hush.gradients import lean
 from hush.gradients.directional import dot, forward, parts, transposed, vectorised
 from hush.gradients.engines import ClippedSum, Directions, Losses, Task, count, one_loss_each, pick
 from hush.gradients.fitting import Fit
@@ -56,15 +55,16 @@ class Work:
     def wanted(self) -> range:
         return range(self.projections)
 
-    def pieces(self, rows: int) -> list[tuple[Any, ...]]:
-        return parts(self.task.batch, rows, self.task.filling)
+    def pieces(self, fit: Fit) -> list[tuple[Any, ...]]:
+        return parts(self.task.batch, fit.rows, fit.filling(self.task.filling), self.task.spare)
 
     def norms(self, derivatives: Tensor) -> Tensor:
         """The units' estimates `[units, 1]`: a unit's derivatives are the sums of its examples'."""
         each = wide(derivatives)
         if self.units is not None:
             where = self.units.to(each.device)
-            each = each.new_zeros(int(self.units.max()) + 1, each.shape[1]).index_add_(0, where, each)
+            units = each.new_zeros(int(self.units.max()) + 1, each.shape[1])
+            each = units.index_add_(0, where, each[: len(where)])  # copies belong to none
         lengths: Tensor = torch.linalg.vector_norm(each, dim=1)
         column: Tensor = (lengths / self.projections**0.5)[:, None]
         return column
@@ -80,24 +80,24 @@ class Found:
     norms: Tensor
     weights: Tensor
     sums: list[Tensor]
-    spoiled: Tensor  # whether a norm, be it a copy's, isn't finite
+    spoiled: Tensor  # whether a norm, be it a copy's, isn't finite and may be in the sums
 
     def result(self, note: str) -> ClippedSum:
         return ClippedSum(self.sums, self.norms, self.values, (note,), self.spoiled)
 
 
 def by_forward_mode(work: Work, fit: Fit, back: Fit) -> Found:
-    given = work.parameters, work.losses, work.pieces(fit.rows), work.directions, work.wanted
-    with unfused() as mode, lean.channels(fit.last), warnings.catch_warnings():
+    given = work.parameters, work.losses, work.pieces(fit), work.directions, work.wanted
+    with unfused() as mode, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)  # PyTorch's own use of it
         derivatives = vectorised(*given, fit.at_once) if fit.at_once > 1 else forward(*given)
     del given  # and with it what fills the batch up
     return _weighed(work, derivatives, mode.random, back)
 
 
-def by_two_backward_passes(work: Work, rows: int, back: Fit) -> Found:
+def by_two_backward_passes(work: Work, fit: Fit, back: Fit) -> Found:
     with unfused() as mode:
-        each, pieces = [], work.pieces(rows)
+        each, pieces = [], work.pieces(fit)
         if len(pieces) == 1:  # one graph for all, whose random numbers needn't be repeated
             values = one_loss_each(work.losses(*pieces[0]), count(pieces[0]))
             derivatives = transposed(work.parameters, values, work.directions, work.wanted)
@@ -117,11 +117,11 @@ def _weighed(work: Work, derivatives: Tensor, random: bool, back: Fit, values: T
     """
     every = work.norms(derivatives)
     norms = every if work.units is not None else every[: work.n]
-    weights = work.task.weigh(norms)
+    weights = work.task.weights(norms)
     each = work.per_example(weights)
     if values is None:
-        with unfused() if random else nullcontext(), lean.channels(back.last):
-            values, sums = _in_pieces(work, each, work.pieces(back.rows))
+        with unfused() if random else nullcontext():
+            values, sums = _in_pieces(work, each, work.pieces(back))
     else:
         sums = _backward(work, values, each)
     checked, spoiled = derivatives[: work.n, :_CHECKED], ~torch.isfinite(every).all()
@@ -152,11 +152,11 @@ def by_loop(work: Work, losses: Losses, most: int) -> Found:
     kept = {j: list(work.directions(j)) for j in work.wanted[:most]}
     losses_seen, order, all_norms = [], [], []
     real = pick(work.task.batch, slice(0, work.n))
-    for members in members_of(real, work.units):
+    for u, members in enumerate(members_of(real, work.units)):
         value, grads = gradient_of(work.parameters, losses, pick(real, members))
         along = [dot(grads, kept[j] if j in kept else work.directions(j)) for j in work.wanted]
         norms = (torch.linalg.vector_norm(torch.stack(along)) / work.projections**0.5).to(grads[0].dtype)[None, None]
-        weight = work.task.weigh(norms)[0, 0]
+        weight = work.task.weights(norms, first=u)[0, 0]
         if bool(torch.isfinite(norms).all()):
             for total, grad in zip(sums, grads, strict=True):
                 total.add_(grad, alpha=float(weight))
@@ -168,7 +168,8 @@ def by_loop(work: Work, losses: Losses, most: int) -> Found:
     where = torch.cat(order).to(joined.device)
     found = torch.stack(all_norms)
     values = torch.empty_like(joined).index_copy_(0, where, joined)
-    return Found(values, joined[:, None], found, found, sums, ~torch.isfinite(found).all())
+    none = torch.zeros((), dtype=torch.bool, device=found.device)
+    return Found(values, joined[:, None], found, found, sums, spoiled=none)
 
 
 def _backward(work: Work, values: Tensor, weights: Tensor) -> list[Tensor]:

@@ -1,0 +1,205 @@
+"""A unit whose gradient isn't finite is left out, and nobody else's random numbers change for it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hush.gradients import Auto, ClippedSum, Ghost, Grouped, Loop, Memory, Projected, Vmap, clipped_sum
+from hush.gradients.filling import AS_IT_IS, Filling
+from hush.gradients.projected import gaussian_directions
+from hush.keys import Key
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+OWN = 8  # features that all records but one share; that one has features of its own
+N = 37
+
+
+def flat(norms: Tensor) -> Tensor:
+    weights = (1 / norms.clamp_min(1e-30)).clamp_max(1.0)
+    return weights.where(norms.isfinite().all(1, keepdim=True), 0.0)
+
+
+def projected(parameters: list[Tensor], at_once: int | None = None) -> Projected:
+    return Projected(5, gaussian_directions(Key.from_seed(3), 0, parameters), at_once)
+
+
+ENGINES: dict[str, Any] = {
+    "loop": lambda _: Loop(),
+    "vmap": lambda _: Vmap(),
+    "chunks": lambda _: Vmap(chunk=8),
+    "ghost": lambda _: Ghost(),
+    "captured": lambda _: Auto(compile=False),
+    "one direction": lambda parameters: projected(parameters, 1),
+    "three directions": lambda parameters: projected(parameters, 3),
+}
+
+
+class Dropping(nn.Module):
+    """Dropout before the only layer: what a record adds to the weight has the record's own features and mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2 * OWN, 5, bias=False)
+
+    def losses(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.layer(F.dropout(x, 0.5)), y, reduction="none")
+
+
+def records(device: str, place: int) -> tuple[Tensor, Tensor]:
+    x = torch.randn(N, 2 * OWN, generator=torch.Generator().manual_seed(5))
+    x[:, OWN:] = 0
+    x[place] = 0
+    x[place, OWN:] = 1.0
+    return x.to(device), (torch.arange(N) % 5).to(device)
+
+
+def summed(
+    losses: Any, parameters: list[Tensor], batch: tuple[Tensor, ...], engine: Any, memory: Memory, **options: Any
+) -> ClippedSum:
+    seed()
+    return clipped_sum(parameters, losses, batch, groups=[[0]], weigh=flat, engine=engine, memory=memory, **options)
+
+
+def seed(number: int = 7) -> None:
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("place", [0, 20, N - 1])
+@pytest.mark.parametrize("cut", ["whole", "microbatches", "users", "filled"])
+def test_nobody_elses_dropout_changes(name: str, place: int, cut: str, device: str) -> None:
+    """Sums over the features of all others, with a record that isn't finite in one place and one that is."""
+    seed(1)
+    model = Dropping().to(device)
+    parameters, batch = list(model.parameters()), records(device, place)
+    options: dict[str, Any] = {"filling": Filling(32, 32) if cut == "filled" else AS_IT_IS}
+    if cut == "microbatches":
+        options["microbatch"] = 16
+    if cut == "users":
+        options["units"] = torch.arange(N) // 2
+        batch[0][torch.arange(N, device=device) // 2 == place // 2] = batch[0][place].clone()
+    spoiled = batch[0].clone()
+    spoiled[place] = float("nan")
+    for start in (Memory, lambda: Memory(calls={"company": 2})):  # with looks and checks, and without
+        memory, other = (start() for _ in range(2))
+        memory.capacity = other.capacity = 64 if name == "captured" else None
+        engine = ENGINES[name](parameters)
+        for _ in range(3):
+            expected = summed(model.losses, parameters, batch, engine, memory, **options)
+            found = summed(model.losses, parameters, (spoiled, batch[1]), engine, other, **options)
+            assert torch.isfinite(found.sums[0]).all()
+            assert not found.sums[0][:, OWN:].any()
+            assert expected.sums[0][:, OWN:].any()
+            torch.testing.assert_close(found.sums[0][:, :OWN], expected.sums[0][:, :OWN], rtol=1e-6, atol=1e-6)
+
+
+class Fragile:
+    """Records with an entry of their own, not finite under a share of the random numbers."""
+
+    def __init__(self, draw: str, engine: str) -> None:
+        self.weight = nn.Parameter(torch.zeros(12, 1))
+        self._draw, self._engine = draw, engine
+
+    def losses(self, x: Tensor, share: Tensor) -> Tensor:
+        draws = {
+            "torch": lambda n: torch.rand(n),
+            "numpy": lambda n: torch.from_numpy(np.random.rand(n)).float(),
+            "python": lambda n: torch.tensor([random.random() for _ in range(n)]),
+        }
+        own = x.argmax(1) / 12  # one record's numbers are not another's
+        bad = (draws[self._draw](len(x)).to(x) + own) % 1.0 < share
+        return (x @ self.weight).squeeze(1) * torch.where(bad, torch.inf, 2.0)
+
+    def sum(self, fails: bool, number: int) -> Tensor:
+        x, share = torch.eye(12), torch.full((12,), 0.2)
+        share[5] = 1.0 if fails else 0.0
+        engine = ENGINES[self._engine]([self.weight])
+        memory = Memory(capacity=16 if self._engine == "captured" else None)
+        seed(number)
+        found = clipped_sum(
+            [self.weight],
+            self.losses,
+            (x, share),
+            groups=[[0]],
+            weigh=flat,
+            engine=engine,
+            memory=memory,
+            filling=Filling(16, 16),
+        )
+        return found.sums[0].flatten()
+
+
+@pytest.mark.parametrize(
+    ("engine", "draw"),
+    [
+        *((engine, "torch") for engine in ENGINES if engine != "chunks"),
+        *((engine, draw) for engine in ("ghost", "loop", "one direction") for draw in ("numpy", "python")),
+    ],
+)
+def test_a_record_that_always_fails_gives_nobody_else_another_chance_to_fail(engine: str, draw: str) -> None:
+    """Eleven others of which each fails by its own random numbers; those that stand in for it fail now and then."""
+    case, others, failed = Fragile(draw, engine), torch.arange(12) != 5, 0
+    for number in range(25):
+        without, with_it = case.sum(False, number), case.sum(True, number)
+        assert float(without[5]) != 0
+        assert float(with_it[5]) == 0
+        torch.testing.assert_close(with_it[others], without[others], rtol=1e-6, atol=0.0)
+        failed += int((without[others] == 0).sum())
+    assert 25 <= failed <= 90  # of 275 by 0.2 each: false alarm below 1e-5
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_random_numbers_under_which_nobody_is_finite_spoil_nothing(engine: str) -> None:
+    """Then nobody can stand in; everyone is computed one after the other."""
+    weight = nn.Parameter(torch.zeros(12, 1))
+
+    def losses(x: Tensor) -> Tensor:
+        return (x @ weight).squeeze(1) * torch.where(torch.rand(len(x)) < 0.3, torch.nan, 2.0)
+
+    memory = Memory(capacity=16 if engine == "captured" else None)
+    for number in range(4):
+        seed(number)
+        by = ENGINES[engine]([weight])
+        found = clipped_sum([weight], losses, (torch.eye(12),), groups=[[0]], weigh=flat, engine=by, memory=memory)
+        sizes = found.sums[0].flatten()
+        assert torch.isfinite(sizes).all()
+        assert int((sizes == 0).sum()) in range(1, 11)
+        if not isinstance(by, Projected):
+            assert torch.all((sizes == 0) | ((sizes - 1).abs() < 1e-6))
+
+
+def test_groups_keep_their_size_and_their_means() -> None:
+    weight = nn.Parameter(torch.zeros(6, 1))
+    units = torch.tensor([0, 0, 0, 1, 1, 2])
+    scale = torch.full((6,), 0.3)
+    scale[1] = torch.nan
+
+    def losses(x: Tensor, scale: Tensor) -> Tensor:
+        return (x @ weight).squeeze(1) * scale * (1 + 0 * torch.rand(len(x)))
+
+    found = clipped_sum(
+        [weight], losses, (torch.eye(6), scale), groups=[[0]], weigh=flat, units=units, engine=Grouped(2)
+    )
+    expected = torch.tensor([0, 0, 0, 0.15, 0.15, 0.3])
+    torch.testing.assert_close(found.sums[0].flatten(), expected)
+
+
+def test_generators_go_on_after_a_batch_as_after_any_other() -> None:
+    """One record that isn't finite must not decide what the next batch's losses draw."""
+    model, (x, y) = Dropping(), records("cpu", 3)
+    after = []
+    for value in (1.0, torch.nan):
+        x[3, 0] = value
+        summed(model.losses, list(model.parameters()), (x, y), Ghost(), Memory())
+        after.append((torch.rand(1).item(), np.random.rand(), random.random()))
+    assert after[0] == after[1]
