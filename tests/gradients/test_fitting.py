@@ -5,6 +5,7 @@ No GPU is needed: the meter is replaced by one that sees a workspace as well, in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 import hush
 from hush.experiments.networks import network
-from hush.gradients import ClippedSum, Memory, Projected, clipped_sum, footprint, lean, projected
+from hush.gradients import ClippedSum, Memory, Projected, clipped_sum, footprint, projected
 from hush.gradients.owned import add_gradients
 from hush.gradients.projected import gaussian_directions
 from hush.gradients.sizes import Sizes, plain_bytes
@@ -29,17 +30,16 @@ Workspace = Callable[["Kernels"], float]
 
 @dataclass
 class Kernels:
-    """What a pretended kernel can see: its precision, its layout and how many examples it is given."""
+    """What a pretended kernel can see: its precision and how many examples it is given."""
 
     full: bool = False
-    last: bool = False
     examples: int = 0
-    calls: list[tuple[int, bool, bool]] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
 
 
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
-    """Precision and layout as a GPU would have them; the loss functions tell the rest."""
+    """The precision as a GPU would have it; the loss functions tell the rest."""
     seen = Kernels()
 
     @contextmanager
@@ -50,31 +50,19 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
         finally:
             seen.full = False
 
-    real = lean.channels
-
-    @contextmanager
-    def channels(last: bool) -> Iterator[None]:
-        seen.last = last
-        try:
-            with real(last):
-                yield
-        finally:
-            seen.last = False
-
     monkeypatch.setattr(projected, "full_float32", full_float32)
-    monkeypatch.setattr(lean, "channels", channels)
-    monkeypatch.setattr(lean, "layouts", lambda _: (False, True))
     monkeypatch.setattr(footprint, "sees_kernels", lambda _: True)
     return seen
 
 
 def measure_with(monkeypatch: pytest.MonkeyPatch, kernels: Kernels, workspace: Workspace) -> list[float]:
-    """The meter that sees workspaces; what it found is in the list."""
+    """The meter that sees workspaces, and hands out no more than it may; what it handed out is in the list."""
     counted, found = footprint.peak_bytes, []
 
-    def peak_bytes(computation: Callable[[], object], device: torch.device) -> int:
-        found.append(counted(computation, device) + workspace(kernels))
-        return int(found[-1])
+    def peak_bytes(computation: Callable[[], object], device: torch.device, limit: float = math.inf) -> float:
+        needed = counted(computation, device) + workspace(kernels)
+        found.append(min(needed, limit))
+        return needed if needed <= limit else math.inf
 
     monkeypatch.setattr(footprint, "peak_bytes", peak_bytes)
     return found
@@ -87,7 +75,7 @@ def images() -> nn.Module:
 
 def clipped(
     net: nn.Module, kernels: Kernels, at_once: int | None = None, n: int = 128, r: int = 4
-) -> tuple[ClippedSum, list[tuple[int, bool, bool]]]:
+) -> tuple[ClippedSum, list[int]]:
     """The clipped sum, and what the loss was called with once nothing was measured any more."""
     torch.manual_seed(1)
     batch = torch.randn(n, 1, 12, 12), torch.randint(10, (n,))
@@ -95,7 +83,7 @@ def clipped(
 
     def losses(x: Tensor, y: Tensor) -> Tensor:
         kernels.examples = len(x)
-        kernels.calls.append((len(x), kernels.full, kernels.last))
+        kernels.calls.append(len(x))
         return F.cross_entropy(net(x), y, reduction="none")
 
     engine, memory = Projected(r, gaussian_directions(Key.from_seed(0), 0, parameters), at_once), Memory()
@@ -125,30 +113,15 @@ def test_a_batch_whose_float32_kernels_need_too_much_goes_through_in_parts(
     torch.manual_seed(0)
     net = images()
     expected, calls = clipped(net, kernels, at_once=1)
-    assert {size for size, _, _ in calls} == {128}
+    assert set(calls) == {128}
     found = measure_with(monkeypatch, kernels, lambda k: 0.2 * MIB * k.examples if k.full else 0)
     given, calls = clipped(net, kernels)
     plain, *passes = found
     assert max(passes) <= 1.25 * plain  # measuring doesn't need more, either
-    sizes = {size for size, _, _ in calls}
-    assert min(sizes) >= 8
-    assert max(sizes) <= 64
-    assert sum(size for size, _, _ in calls) == 5 * 128  # four directions and the sum
+    assert min(calls) >= 8
+    assert max(calls) <= 64
+    assert sum(calls) == 5 * 128  # four directions and the sum
     assert_same(given, expected)
-
-
-def test_kernels_of_a_fixed_size_are_avoided_by_another_layout(
-    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    net = images()
-    expected, _ = clipped(net, kernels, at_once=1)
-    measure_with(monkeypatch, kernels, lambda k: 40 * MIB if k.full and not k.last else 0)
-    given, calls = clipped(net, kernels, r=1)
-    assert [(size, last) for size, _, last in calls] == [(128, True), (128, True)]
-    one, _ = clipped(net, kernels, at_once=1, r=1)
-    assert_same(given, one)
-    assert len(expected.norms) == 128
 
 
 def test_kernels_that_only_large_batches_have_are_seen(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +129,7 @@ def test_kernels_that_only_large_batches_have_are_seen(kernels: Kernels, monkeyp
     net = images()
     measure_with(monkeypatch, kernels, lambda k: 40 * MIB if k.full and k.examples > 32 else 0)
     _, calls = clipped(net, kernels)
-    assert {size for size, _, _ in calls} == {32}
+    assert set(calls) == {32}
 
 
 def test_directions_at_once_are_fewer_where_large_batches_have_other_kernels(
@@ -179,7 +152,7 @@ def test_memory_that_only_plain_trainings_kernels_need_is_room_for_several_direc
     measure_with(monkeypatch, kernels, lambda k: 0 if k.full else 0.2 * MIB * k.examples)
     several, calls = clipped(net, kernels, r=12)
     assert several.notes == ("projected, 12 directions at once",)
-    assert [size for size, _, _ in calls] == [128, 128]
+    assert calls == [128, 128]
     assert_same(several, alone)
 
 

@@ -1,14 +1,17 @@
 """How much memory a computation needs at a time, so that it can be kept small.
 
 On a GPU the allocator is asked, which also serves what kernels need for themselves: cuDNN's convolutions in float32
-may take more than all of a network's activations.  Elsewhere the bytes of tensors are counted.
+may take more than all of a network's activations.  It can be told to hand out no more than so much.  cuDNN then chooses
+other kernels, and keeps to them: where there is no room for a convolution's first choice, PyTorch tries the next, and
+remembers for this size which it was.  Elsewhere the bytes of tensors are counted.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -16,10 +19,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+_SEGMENTS = 40 * 2**20
+"""Bytes that the allocator of a GPU may take beyond what it hands out: it takes 20 MiB at a time for small tensors."""
 
-def peak_bytes(computation: Callable[[], object], device: torch.device) -> int:
-    """The most bytes held at a time that weren't held before and aren't afterwards."""
-    return _allocated(computation, device) if device.type == "cuda" else _counted(computation)
+
+def peak_bytes(computation: Callable[[], object], device: torch.device, limit: float = math.inf) -> float:
+    """The most bytes held at a time that weren't held before and aren't afterwards.
+
+    On a GPU never much more than `limit`: infinity, where the computation can't do with so little.
+    """
+    return _allocated(computation, device, limit) if device.type == "cuda" else _counted(computation)
 
 
 def sees_kernels(device: torch.device) -> bool:
@@ -27,7 +36,7 @@ def sees_kernels(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _allocated(computation: Callable[[], object], device: torch.device) -> int:
+def _allocated(computation: Callable[[], object], device: torch.device, limit: float) -> float:
     """As the allocator of a GPU saw it; its peak stays what a user would read without this question.
 
     What is held before and after doesn't count, as the workspaces that a library makes at its first call and keeps.
@@ -36,16 +45,37 @@ def _allocated(computation: Callable[[], object], device: torch.device) -> int:
     torch.cuda.empty_cache()
     highest = torch.cuda.max_memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_allocated(device)
+    before, fits = torch.cuda.memory_allocated(device), True
     try:
-        computation()
+        with _no_more_than(limit, device):
+            computation()
+    except RuntimeError as error:  # out of memory, or no kernel that needs so little
+        if limit == math.inf or isinstance(error, NotImplementedError):
+            raise
+        fits = False
     finally:
         most, after = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
         if highest > most:
             torch.cuda.empty_cache()
             with suppress(torch.OutOfMemoryError):
                 torch.empty(highest - after, dtype=torch.uint8, device=device)
-    return most - max(before, after)
+    return most - max(before, after) if fits else math.inf
+
+
+@contextmanager
+def _no_more_than(limit: float, device: torch.device) -> Iterator[None]:
+    """Inside, the allocator takes at most `limit` bytes more, and a little for its own bookkeeping."""
+    if limit == math.inf:
+        yield
+        return
+    total = torch.cuda.get_device_properties(device).total_memory
+    before: float = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
+    most = (torch.cuda.memory_reserved(device) + limit + _SEGMENTS) / total
+    torch.cuda.set_per_process_memory_fraction(max(0.0, min(before, most)), device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(before, device)
 
 
 def _counted(computation: Callable[[], object]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,12 @@ from torch import Tensor
 
 from hush.gradients import footprint
 from hush.gradients.engines import Memory, count, pick
+from hush.gradients.filling import up_to
 from hush.gradients.repeated import Repeated
 
-Bytes = Callable[[int], float]
-"""What so many examples need at most, beyond vectors of the parameters' size."""
+Bytes = Callable[[int, float], float]
+"""What so many examples need at most, beyond vectors of the parameters' size; infinity, where that is more than can be
+had."""
 
 
 @dataclass(frozen=True)
@@ -48,27 +51,35 @@ class Sizes:
         """The largest power of two that isn't more than there are examples."""
         return 1 << (count(self.batch).bit_length() - 1)
 
-    def measured(self, what: str, rows: int, bytes_of: Bytes) -> float:
+    def measured(self, what: str, rows: int, bytes_of: Bytes, room: float = math.inf) -> float:
+        """What `bytes_of` says; that something needs more than some room is remembered as minus that."""
         shapes = tuple(x.shape[1:] if isinstance(x, Tensor) else None for x in self.batch)
-        key = (what, shapes, rows)
-        if key not in self.memory.sizes:
-            self.memory.sizes[key] = bytes_of(rows)
-        return self.memory.sizes[key]
+        key, sizes = (what, shapes, rows), self.memory.sizes
+        if key not in sizes or (sizes[key] < 0 and room > -1.05 * sizes[key]):
+            found = bytes_of(rows, room)
+            sizes[key] = found if found < math.inf else -max(room, 0.0)
+        return sizes[key] if sizes[key] >= 0 else math.inf
 
-    def beyond(self, computation: Callable[[], object], vectors: int) -> float:
+    def beyond(self, computation: Callable[[], object], vectors: int, room: float = math.inf) -> float:
         """Bytes that a computation needs beyond so many vectors like the parameters."""
-        return max(0, footprint.peak_bytes(computation, self.parameters[0].device) - vectors * self.vector)
+        limit = room + vectors * self.vector
+        return max(0, footprint.peak_bytes(computation, self.parameters[0].device, limit) - vectors * self.vector)
 
-    def backward(self, rows: int) -> float:
+    def first(self, rows: int) -> tuple[Any, ...]:
+        """So many examples, filled up with copies where there are fewer."""
+        return up_to(rows, pick(self.batch, slice(0, rows)))
+
+    def backward(self, rows: int, room: float = math.inf) -> float:
         """The gradient of a sum of losses."""
+        examples = self.first(rows)
 
         def step() -> None:
             with torch.enable_grad():
-                values = self.losses(*pick(self.batch, slice(0, rows)))
+                values = self.losses(*examples)
                 if values.requires_grad:
                     torch.autograd.grad(values, list(self.parameters), torch.ones_like(values), allow_unused=True)
 
-        return self.beyond(step, 1)
+        return self.beyond(step, 1, room)
 
 
 def plain_bytes(sizes: Sizes, inputs: int) -> float | None:
