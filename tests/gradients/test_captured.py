@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from hush.clipping import Flat, Normalised, PerLayer
 from hush.clipping.base import Clipping
@@ -117,3 +118,26 @@ def test_a_recurrent_networks_program_compiles(monkeypatch: pytest.MonkeyPatch) 
     found = by(Auto())
     assert "compiled" in found.notes
     assert_equal(found, by(Loop()))
+
+
+def test_a_program_is_traced_without_computing() -> None:
+    calls = []
+
+    def watched(x: Tensor) -> Tensor:
+        calls.append(isinstance(x, FakeTensor))
+        return losses(x)
+
+    clip, memory = Flat(1.0), Memory(capacity=8)
+    parameters, groups = list(NET.cpu().parameters()), clip.groups(NAMES)
+    found = clipped_sum(
+        parameters,
+        watched,
+        (examples(8),),
+        groups=groups,
+        weigh=Weights(clip.weigh, lambda: (0.5,)),
+        engine=Auto(compile=False),
+        memory=memory,
+    )
+    assert "not captured" not in " ".join(found.notes)
+    assert calls[-1] and not any(calls[:-1])  # once to learn where examples are, then in name only
+    assert_equal(found, summed(examples(8), clip, (0.5,), Loop()))

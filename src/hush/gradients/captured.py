@@ -181,7 +181,7 @@ def _build(task: Task, weigh: Weights, memory: Memory, compile: bool) -> Program
 
     # A model that the user compiled is traced as written, and compiled with everything around it.
     with torch.enable_grad(), dynamo.patch(error_on_nested_fx_trace=False):
-        traced = make_fx(whole)(*numbers, *inputs)
+        traced = _traced(whole, *numbers, *inputs)
     run: Callable[..., list[Tensor]] = traced
     if compile:
         try:
@@ -196,6 +196,14 @@ def _build(task: Task, weigh: Weights, memory: Memory, compile: bool) -> Program
         return Program(capacity, _plain(run, capacity, dtype), tuple(notes))
     replay, held = _graph(run, numbers, inputs)
     return Program(capacity, replay, (*notes, "captured in a CUDA graph"), held)
+
+
+def _traced(computation: Callable[..., list[Tensor]], *inputs: Tensor) -> Callable[..., list[Tensor]]:
+    """The computation's operations, found without computing anything where that is possible: it saves memory."""
+    try:
+        return make_fx(computation, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    except Exception:  # it asks for values, such as whether any is finite
+        return make_fx(computation)(*inputs)
 
 
 def _numbers(
@@ -238,6 +246,7 @@ def _graph(
             # one piece of memory, let go at once, that what follows is cut from: many would lie half empty
             torch.empty(room, dtype=torch.uint8, device=static[0].device)
             outputs = list(run(*numbers, *static))
+        torch.cuda.synchronize()  # else the first replay may begin before the graph's random numbers have their seed
         return graph, outputs, torch.cuda.memory_reserved() - before
 
     run(*numbers, *static)  # makes everything ready
