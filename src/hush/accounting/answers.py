@@ -279,7 +279,9 @@ def _listed(group: Group) -> Power | None:
         return None
     order = np.argsort(-law.losses)
     losses, logs = law.losses[order], law.logs[order]
-    above, same = losses > 0, losses == 0
+    # losses that cancel leave rounding behind: what has loss 0 is neither lost nor counted with its mirror image
+    none = 2.0**-48 * float(np.abs(losses).max())
+    above, same = losses > none, np.abs(losses) <= none
     middle = float(np.logaddexp.reduce(logs[same])) if same.any() else -math.inf
     log_infinite = math.log(law.infinite) if law.infinite > 0 else -math.inf
     return of_steps(logs[above], logs[above] - losses[above], log_infinite, middle)

@@ -70,10 +70,19 @@ class Power:
         return _steps(self.power), _steps(self.alpha)
 
     def atoms(self, margin: float) -> Atoms:
-        """The symmetric pair with this curve, powers above the diagonal taken exp(margin) times."""
-        log_p, log_q = self.pieces()
-        steep = (log_p > log_q) & (log_p > -np.inf)
-        losses, p = log_p[steep] - log_q[steep] + margin, np.exp(np.minimum(log_p[steep] + margin, 0.0))
+        """The symmetric pair with this curve, powers above the diagonal taken exp(margin) times.
+
+        With a negative margin it reveals less: rounding that bent the curve is straightened first, since the sum over
+        outcomes of what each adds to delta exceeds what the curve has if their losses don't fall.  Losses that can't be
+        told from 0 are taken for 0, or, with a positive margin, for as large as they may be.
+        """
+        curve = self if margin > 0 else self._concave()
+        log_p, log_q = curve.pieces()
+        least = max(2 * margin, 0.0)
+        with np.errstate(invalid="ignore"):
+            losses = log_p - log_q + margin
+        steep = (losses > least) & (log_p > -np.inf)
+        losses, p = losses[steep], np.exp(np.minimum(log_p[steep] + margin, 0.0))
         q = np.exp(log_q[steep])
         infinite = float(np.exp(min(self.power[0] + margin, 0.0)))
         finite = losses < np.inf
@@ -81,15 +90,30 @@ class Power:
         losses, p, q = losses[finite], p[finite], q[finite]
         rest = max(0.0, 1 - infinite - float(p.sum() + q.sum()))
         middle = [(0.0, rest, rest)] if rest > 0 else []
+        if margin > 0:
+            high, low = (rest + least) / (1 + math.exp(-least)), (rest + least) / (1 + math.exp(least))
+            middle = [(least, high, low), (-least, low, high)]
         above = list(zip(losses.tolist(), p.tolist(), q.tolist(), strict=True))
         found = [*above, *middle, *((-loss, b, a) for loss, a, b in reversed(above) if b > 0)]
         ordered, mass_p, mass_q = (tuple(atom[k] for atom in found) for k in range(3))
         return Atoms(ordered, mass_p, mass_q, infinite, infinite)
 
+    def _concave(self) -> Power:
+        """Without the corners that lie below the chord of their neighbours, as only rounding can put them."""
+        alpha, power = self.alpha, self.power
+        while True:
+            with np.errstate(invalid="ignore"):
+                slopes = _steps(power) - _steps(alpha)
+            bent = np.flatnonzero(slopes[1:] > slopes[:-1]) + 1
+            if bent.size == 0:
+                return Power(alpha, power)
+            alpha, power = np.delete(alpha, bent), np.delete(power, bent)
+
 
 def _steps(logs: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(logs[1:] + np.log(-np.expm1(np.minimum(logs[:-1] - logs[1:], 0.0))))
+        steps = logs[1:] + np.log(-np.expm1(np.minimum(logs[:-1] - logs[1:], 0.0)))
+        return np.where(np.isneginf(logs[1:]), -np.inf, steps)
 
 
 def _between(x: Array, places: Array, values: Array) -> Array:
