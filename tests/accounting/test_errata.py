@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from hush.accounting import Gaussian, Projected, answers, lattice, limits, log_moments
+from hush.accounting import Gaussian, Projected, kinds, lattice, limits, log_moments
 from hush.accounting import classical as c
 from hush.accounting import tradeoff as t
 
@@ -107,14 +107,14 @@ def test_both_expectations_of_equations_3_and_4_matter_outside_the_gaussian() ->
 
 def test_one_projection_looks_harmless_in_the_direction_that_does_not_count() -> None:
     run = Projected(1.3, 1).poisson(MNIST) * 3516
-    removing, adding = (lattice.epsilon(steps, math.log(1e-5), 0.01) for steps in answers._directions(run))
+    removing, adding = (lattice.epsilon(steps, math.log(1e-5), 0.01) for steps in kinds.directions(run))
     assert adding[1] < 4.7
     assert removing[0] == 1e4
 
 
 def test_one_projection_leaves_a_delta_of_two_thirds_at_epsilon_40() -> None:
     run = Projected(1.3, 1).poisson(MNIST) * 3516
-    lower, upper = lattice.log_delta(answers._directions(run)[0], np.array([40.0]), 0.01)
+    lower, upper = lattice.log_delta(kinds.directions(run)[0], np.array([40.0]), 0.01)
     assert 0.65 < math.exp(lower[0]) <= math.exp(upper[0]) < 0.68
 
 

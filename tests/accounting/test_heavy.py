@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from scipy.special import kve
 
-from hush.accounting import Gaussian, Laplace, Mechanism, Projected, answers, heavy
+from hush.accounting import Gaussian, Laplace, Mechanism, Projected, heavy
+from hush.accounting.kinds import directions
 from hush.accounting.projection import ProjectedPair
 
 Kind = tuple[float, int, float, int]
@@ -87,7 +88,7 @@ def _fourier_delta(kinds: list[Kind], direction: int, epsilon: float, upper: flo
 def test_epsilon_agrees_with_a_fourier_sum_over_the_density_in_closed_form(
     kinds: list[Kind], delta: float, direction: int
 ) -> None:
-    steps = answers._directions(_run(kinds))[0 if direction > 0 else 1]
+    steps = directions(_run(kinds))[0 if direction > 0 else 1]
     low, high = heavy.epsilon(steps, math.log(delta), 9e-5)
     assert high - low <= 1e-4 * high
     upper = high + 30

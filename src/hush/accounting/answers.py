@@ -10,12 +10,12 @@ everything else                                                -> lattice (two d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
 
-from hush.accounting import chains, crossing, heavy, lattice, limits, moments, scattered, single, subsampled
+from hush.accounting import crossing, grouped, heavy, lattice, moments, scattered, single, subsampled
+from hush.accounting.accountants import log_moments
 from hush.accounting.bounds import Bounds
 from hush.accounting.errors import (
     Array,
@@ -26,29 +26,17 @@ from hush.accounting.errors import (
 )
 from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, surely_beyond
-from hush.accounting.losses import Atoms, Enclosed, Pair
-from hush.accounting.mechanisms import ADD_REMOVE, Mechanism, compose
-from hush.accounting.powers import Power, of_steps
-from hush.accounting.releases import (
-    Gaussian,
-    Guarantees,
-    Laplace,
-    Projected,
-    RandomisedResponse,
-    Renyi,
-    Tradeoff,
-)
-from hush.accounting.sampled import Poisson, Uniform
-from hush.accounting.transform import Step
+from hush.accounting.kinds import Steps, directions, gaussian_composition, has_renyi, without_leaks
+from hush.accounting.kinds import tolerance as usual_tolerance
+from hush.accounting.losses import Atoms, Enclosed
+from hush.accounting.mechanisms import Mechanism
+from hush.accounting.releases import Guarantees, RandomisedResponse, Tradeoff
 
-Steps = Sequence[tuple[Pair, int]]
 Engine = Callable[[Steps, float, float], tuple[float, float]]
 
 EPSILON_LIMIT = crossing.EPSILON_LIMIT
 _TINY = 4e-16
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
-_SHARP = 1e-5  # of log delta, where that decides about a group
-_FEW = 12  # epsilons of a curve
 _FEW = 4  # epsilons that may each have a look of their own
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
 _ENUMERABLE = 1000  # totals of all steps together
@@ -61,7 +49,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         raise ValueError(f"delta must be at least 0 and below 1, got {delta}.")
     if delta == 0:
         return _pure_epsilon(mechanism)
-    rest, leak = _without_leaks(mechanism)
+    rest, leak = without_leaks(mechanism)
     if leak > 0:
         # delta = leak + (1 - leak) delta of the rest, solved for the latter and widened for rounding
         left = (delta - leak) / (1 - leak)
@@ -71,17 +59,17 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         low, high = epsilon(rest, min(left + margin, 1 - _TINY), tolerance), epsilon(rest, left - margin, tolerance)
         return Bounds(min(low.lower, high.lower), high.upper)
     log_delta = math.log(delta)
-    if _has_renyi(mechanism):
-        bound = moments.curve_epsilon(_log_moments(mechanism), delta)
+    if has_renyi(mechanism):
+        bound = moments.curve_epsilon(log_moments(mechanism), delta)
         return Bounds(0.0, bound if bound <= EPSILON_LIMIT else math.inf)
-    gaussian = _gaussian_composition(mechanism)
+    gaussian = gaussian_composition(mechanism)
     if gaussian is not None:
         return _ordered(subsampled.epsilon(gaussian, log_delta))
-    least, most, aim = 0.0, math.inf, tolerance or _tolerance(mechanism)
-    if isinstance(mechanism, Group) and not _is_listed(mechanism):
-        least, most = _group_epsilon(mechanism, log_delta, aim)
+    least, most, aim = 0.0, math.inf, tolerance or usual_tolerance(mechanism)
+    if isinstance(mechanism, Group) and grouped.fits(mechanism):
+        least, most = grouped.epsilon(mechanism, log_delta, aim)
         most = min(most, mechanism.largest_loss * (1 + _TINY))
-        projected = any(heavy.fits(steps) for steps in _directions(mechanism.inner))  # their curves take seconds
+        projected = any(heavy.fits(steps) for steps in directions(mechanism.inner))  # their curves take seconds
         if projected or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
             return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
     finite = _finite_curve(mechanism)
@@ -91,7 +79,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         upper = min(upper, mechanism.largest_loss * (1 + _TINY))
         return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
     found: list[tuple[float, float]] = []
-    for steps in _directions(mechanism):
+    for steps in directions(mechanism):
         if found and heavy.fits(steps) and heavy.is_below(steps, found[0][0], log_delta):
             continue  # the other direction has the larger epsilon
         found.append(_epsilon(steps, log_delta, aim))
@@ -147,23 +135,23 @@ def _rounded(log: float) -> float:
 
 def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array]:
     """Certified bounds on log delta at ascending epsilons >= 0, the larger of both directions."""
-    rest, leak = _without_leaks(mechanism)
+    rest, leak = without_leaks(mechanism)
     if leak > 0:
         lower, upper = (leak + (1 - leak) * np.exp(log) for log in log_delta_curve(rest, epsilons))
         return np.log(lower) - 8 * _TINY, np.minimum(np.log(upper) + 8 * _TINY, 0.0)
-    if _has_renyi(mechanism):
-        curve = _log_moments(mechanism)
+    if has_renyi(mechanism):
+        curve = log_moments(mechanism)
         with np.errstate(divide="ignore"):
             upper = np.log([moments.curve_delta(curve, float(e)) for e in epsilons])
         return np.full(len(epsilons), -np.inf), upper
-    gaussian = _gaussian_composition(mechanism)
+    gaussian = gaussian_composition(mechanism)
     finite = _finite_curve(mechanism)
     if gaussian is not None:
         lower, upper = subsampled.log_delta(gaussian, epsilons)
     elif finite is not None:
         lower, upper = finite(epsilons)
     else:
-        curves = [_log_delta(steps, epsilons, _tolerance(mechanism)) for steps in _directions(mechanism)]
+        curves = [_log_delta(steps, epsilons, usual_tolerance(mechanism)) for steps in directions(mechanism)]
         lower = np.max([low for low, _ in curves], axis=0)
         upper = np.max([high for _, high in curves], axis=0)
     beyond = epsilons >= mechanism.largest_loss * (1 + _TINY)
@@ -207,14 +195,14 @@ def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
 
 
 def _lines(mechanism: Mechanism, points: int, smallest: float) -> tuple[Lines, Lines]:
-    epsilons = _epsilons(mechanism, points, smallest)
-    leak = max(least_delta(steps) for steps in _directions(mechanism))
+    epsilons = spread_epsilons(mechanism, points, smallest)
+    leak = max(least_delta(steps) for steps in directions(mechanism))
     return lines_from_curve(epsilons, *log_delta_curve(mechanism, epsilons), leak)
 
 
-def _epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array:
+def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array:
     """Epsilons from 0 to where delta is that small, or as far as makes sense."""
-    rest = _without_leaks(mechanism)[0]
+    rest = without_leaks(mechanism)[0]
     far = epsilon(rest, smallest, tolerance=0.05)
     while math.isinf(far.upper) and smallest < 1e-2:  # a delta below what remains at any epsilon says nothing
         smallest *= 1e10 if smallest < 1e-20 else 30
@@ -227,164 +215,6 @@ def error_sum(mechanism: Mechanism) -> Bounds:
     """The smallest sum of type I and type II error: 1 - delta(0)."""
     advantage = delta(mechanism, 0.0)
     return Bounds(max(1 - advantage.upper, 0.0), 1 - advantage.lower)
-
-
-def _group_epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
-    """Of one group, from the single record's curve where it matters."""
-
-    def single_epsilon(log: float) -> float:
-        found = epsilon(group.inner, math.exp(log), tolerance=0.05)
-        return found.upper if math.isfinite(found.upper) else max(found.lower, 1.0)
-
-    top = chains.top_for(single_epsilon, group.size, log_delta)
-    return chains.epsilon(*_single_record(group), top, log_delta, tolerance)
-
-
-def _single_record(group: Group) -> tuple[chains.Oracle, int, float]:
-    """The single record's curve; the group's size; log of the least delta."""
-    directions = _directions(group.inner)
-    least = max(least_delta(steps) for steps in directions)
-    gaussian = _gaussian_composition(group.inner)
-    once = len(group.inner.parts()) == 1 and group.inner.parts()[0][1] == 1
-    if once or gaussian is not None:
-        oracle: chains.Oracle = partial(log_delta_curve, group.inner)
-    else:
-        oracle = scattered.asked_often(directions, _SHARP)
-    return oracle, group.size, math.log(least) if least > 0 else -math.inf
-
-
-def group_pair(group: Group) -> Pair:
-    """The pair of a group of records, between those of the two bands of the single record's curve."""
-    listed = _listed(group)
-    if listed is not None:
-        below = above = listed
-        largest = group.inner.largest_loss
-    else:
-        epsilons = _epsilons(group.inner, max(100, min(2000, 200_000 // group.size)), 1e-120)
-        least = max(least_delta(steps) for steps in _directions(group.inner))
-        log_least = math.log(least) if least > 0 else -math.inf
-        below, above = chains.bands(epsilons, *log_delta_curve(group.inner, epsilons), log_least)
-        largest = float(epsilons[-1])
-    return chains.enclosed(below, above, group.size, largest)
-
-
-def _listed(group: Group) -> Power | None:
-    """The single record's power curve, where all that can happen may be listed."""
-    if _has_renyi(group.inner):
-        return None
-    directions = _directions(group.inner)
-    points = max(100, min(2000, 200_000 // group.size))
-    law = scattered.enumerated(directions[0], points) if len(directions) == 1 else None
-    if law is None:
-        return None
-    order = np.argsort(-law.losses)
-    losses, logs = law.losses[order], law.logs[order]
-    # losses that cancel leave rounding behind: what has loss 0 is neither lost nor counted with its mirror image
-    none = 2.0**-48 * float(np.abs(losses).max())
-    above, same = losses > none, np.abs(losses) <= none
-    middle = float(np.logaddexp.reduce(logs[same])) if same.any() else -math.inf
-    log_infinite = math.log(law.infinite) if law.infinite > 0 else -math.inf
-    return of_steps(logs[above], logs[above] - losses[above], log_infinite, middle)
-
-
-def _is_listed(group: Group) -> bool:
-    return _listed(group) is not None
-
-
-# The papers' accountants
-
-
-def moments_of(mechanism: Mechanism) -> moments.Moments:
-    """The moments accountant of a composition."""
-    return moments.Moments(_log_moments(mechanism))
-
-
-def clt(mechanism: Mechanism) -> limits.Approximation:
-    """The central limit theorem that the papers state for this kind of mechanism."""
-    parts = mechanism.parts()
-    if all(isinstance(part, Guarantees) and len(part.promises) == 1 for part, _ in parts):
-        promises = [(part.promises[0], count) for part, count in parts if isinstance(part, Guarantees)]
-        return limits.guarantees_limit(promises)
-    squared, kinds = 0.0, []
-    for part, count in parts:
-        one = _step_limit(part, count)
-        kinds.append(one.kind)
-        squared += one.mu**2
-    return limits.Approximation(kinds[0] if len(set(kinds)) == 1 else "CLT, mixed", math.sqrt(squared))
-
-
-def _step_limit(part: Mechanism, count: int) -> limits.Approximation:
-    if part.mu is not None:
-        return limits.Approximation("Gaussian, exact", math.sqrt(count) * part.mu)
-    if isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE:
-        return limits.poisson_limit(part.rate, part.inner.noise_multiplier, count)
-    if isinstance(part, Uniform | Poisson) and isinstance(part.inner, Gaussian):
-        return limits.uniform_limit(part.rate, part.inner.noise_multiplier, count)
-    raise ValueError(f"The papers state no central limit theorem for {part.describe()}.")
-
-
-def edgeworth(mechanism: Mechanism) -> limits.Edgeworth:
-    """The Edgeworth correction for Poisson-subsampled Gaussian steps."""
-    found = []
-    for part, count in mechanism.parts():
-        if not (isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE):
-            raise ValueError("The Edgeworth correction is for Poisson-subsampled Gaussian steps.")
-        found.append((limits.poisson_step_moments(part.rate, part.inner.noise_multiplier), float(count)))
-    return limits.edgeworth(found)
-
-
-def _log_moments(mechanism: Mechanism) -> moments.LogMoment:
-    return moments.compose([(_log_moment(part), count) for part, count in mechanism.parts()])
-
-
-def _log_moment(part: Mechanism) -> moments.LogMoment:
-    if part.mu is not None:
-        return moments.gaussian_moment(1 / part.mu)
-    if isinstance(part, Laplace):
-        return moments.laplace_moment(part.noise_multiplier)
-    if isinstance(part, Renyi):
-        return moments.renyi_moment(part.orders, part.divergences)
-    if isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE:
-        return moments.subsampled_gaussian_moment(part.rate, part.inner.noise_multiplier)
-    if isinstance(part, RandomisedResponse) or math.isfinite(part.largest_loss):
-        return moments.pure_moment(part.largest_loss)
-    raise ValueError(f"The moments of {part.describe()} are infinite or unknown.")
-
-
-# Which engine
-
-
-def _has_renyi(mechanism: Mechanism) -> bool:
-    return any(isinstance(part, Renyi) for part, _ in mechanism.parts())
-
-
-def _without_leaks(mechanism: Mechanism) -> tuple[Mechanism, float]:
-    """The composition without its (0, delta) promises, and the probability that any of them fails.
-
-    The pair of a (0, delta) promise tells everything with probability delta and nothing otherwise, so next to others
-    it adds leak + (1 - leak) delta(epsilon): no lattice needed.
-    """
-    kept, log_holds = [], 0.0
-    for part, count in mechanism.parts():
-        if isinstance(part, Guarantees) and len(part.promises) == 1 and part.promises[0][0] == 0:
-            log_holds += count * (math.log1p(-part.promises[0][1]) if part.promises[0][1] < 1 else -math.inf)
-        else:
-            kept.append((part, count))
-    alone = log_holds in (0.0, -math.inf) or not kept
-    return (mechanism, 0.0) if alone else (compose(kept), -math.expm1(log_holds))
-
-
-def _gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:
-    """The composition as Gaussian steps with and without Poisson sampling, or None if it has others."""
-    steps, squared = [], 0.0
-    for part, count in mechanism.parts():
-        if part.mu is not None:
-            squared += count * part.mu**2
-        elif isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE:
-            steps.append(Step(part.rate, part.inner.noise_multiplier, count))
-        else:
-            return None
-    return subsampled.Composition(tuple(steps), squared)
 
 
 def _finite_curve(mechanism: Mechanism) -> crossing.Curve | None:
@@ -406,26 +236,6 @@ def _finite_curve(mechanism: Mechanism) -> crossing.Curve | None:
         return less.log_delta(epsilons, -1e-12), np.minimum(more.log_delta(epsilons, 1e-12), 0.0)
 
     return curve
-
-
-def _directions(mechanism: Mechanism) -> Sequence[Steps]:
-    """The composition as pairs, in the one or two directions that differ: only coin flips tell them apart."""
-    forward = [(part.pair(), count) for part, count in mechanism.parts()]
-    if not any(isinstance(part, Poisson) and part.neighbours is ADD_REMOVE for part, _ in mechanism.parts()):
-        return [forward]
-    return [forward, [(pair.reverse(), count) for pair, count in forward]]
-
-
-def _tolerance(mechanism: Mechanism) -> float:
-    """Relative width to aim for: 1e-4 for projections and uniform sampling, 1e-3 for the rest."""
-    kinds = [part.inner if isinstance(part, Poisson | Uniform) else part for part, _ in mechanism.parts()]
-    if any(isinstance(kind, Tradeoff | Group) for kind in kinds):
-        return 9e-4
-    sharp = any(isinstance(kind, Projected) for kind in kinds) or any(
-        isinstance(part, Uniform) or (isinstance(part, Poisson) and part.neighbours is not ADD_REMOVE)
-        for part, _ in mechanism.parts()
-    )
-    return 9e-5 if sharp else 9e-4
 
 
 def _pure_epsilon(mechanism: Mechanism) -> Bounds:

@@ -4,9 +4,10 @@ With g(a) = min over e of delta(e) + e^e a the power of the best attack, a group
 
     delta_k(eps) = min over e_1 + ... + e_k = eps of the sum over i of delta(e_i) exp(e_{i+1} + ... + e_k).
 
-Upper bounds on delta(e) at some e give lines above g, lower ones with the convexity of delta (in e^e) lines below it
-(errors.py).  Both bands are composed exactly (powers.py).  The e_i that decide are those at which the attack's chain of
-errors a, g(a), g(g(a)), ... meets the curve: there, and only there, points are added until the bands agree.
+*Any* split bounds delta_k from above, with upper bounds on the k values delta(e_i).  And delta_k(eps) is at least
+g(g(...g(a))) - e^eps a at *any* level a, where lower bounds on delta at some points, with its convexity in e^e, give
+lines below which g doesn't fall (errors.py).  Both are sharp to second order in e_i and a, so a model of the curve
+(links.py) is enough to choose them, and a few points around each e_i are enough to ask for (asked.py).
 """
 
 from __future__ import annotations
@@ -16,227 +17,239 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hush.accounting.crossing import EPSILON_LIMIT, Curve, certified_root
+from hush.accounting.crossing import EPSILON_LIMIT
 from hush.accounting.errors import corner
-from hush.accounting.losses import Array, Atoms, Enclosed
+from hush.accounting.links import Links, Model, extended
+from hush.accounting.losses import Array, Enclosed
 from hush.accounting.powers import Power, of_lines
 
-Oracle = Callable[[Array], tuple[Array, Array]]
-"""Certified lower and upper bounds on log delta of a single record at ascending epsilons >= 0."""
+Oracle = Callable[[Array, Array, float], tuple[Array, Array]]
+"""Certified bounds on log delta of a single record at ascending epsilons >= 0, where it is about as large as the second
+row says, to about so much of it, or of 1."""
 
-_ROUNDS = 7
-_FIRST = 8
-_MOST = 600  # points on the curve
-_LONGEST = 400  # links of a chain that are looked at
-_TOP = 9000.0
+_ROUNDS = 5
+_SHARP = 1e-4  # of log delta, at first
+_BESIDE = 2.5  # widths on either side of a link where points are asked
+_MOST = 1500  # points asked in all
+LONGEST = 1000
+"""Links that are followed one by one."""
 
 
 def bands(epsilons: Array, lower: Array, upper: Array, log_least: float) -> tuple[Power, Power]:
     """Power curves below and above the true one, from bounds on log delta at ascending epsilons."""
-    slopes, intercepts = [*epsilons], [*lower]
-    for j in range(epsilons.size - 1):
-        at, value = corner(epsilons, lower, upper, j)
-        slopes.append(at)
-        intercepts.append(value)
-    slopes.append(epsilons[-1])
-    intercepts.append(log_least)
-    return of_lines(np.array(slopes), np.array(intercepts)), of_lines(epsilons, upper)
+    return of_lines(*lines_below(epsilons, lower, upper, log_least)), of_lines(epsilons, upper)
+
+
+def lines_below(epsilons: Array, lower: Array, upper: Array, log_least: float) -> tuple[Array, Array]:
+    """Logs of slopes and intercepts of lines, the least of which lies below g above the diagonal."""
+    found = [corner(epsilons, lower, upper, j) for j in range(epsilons.size - 1)]
+    slopes = [*epsilons, *(at for at, _ in found), _beyond(epsilons, lower, upper, log_least)]
+    return np.array(slopes), np.array([*lower, *(value for _, value in found), log_least])
+
+
+def _beyond(epsilons: Array, lower: Array, upper: Array, log_least: float) -> float:
+    """Where the last chord, extended, has fallen to the least delta: up to there delta, being convex, lies above it."""
+    last, low = float(epsilons[-1]), float(lower[-1])
+    if epsilons.size < 2 or not low > log_least or upper[-2] - low > 600:
+        return last
+    before = math.exp(float(upper[-2]) - low)
+    # steeper than it is, and not as far down as it is: each number on the safe side
+    fall = max(before - 1 + 1e-14 * (before + 1), 1e-300) / -math.expm1(float(epsilons[-2]) - last) * (1 + 1e-14)
+    return last + math.log1p(-math.expm1(log_least - low) / fall * (1 - 1e-14)) * (1 - 1e-15)
 
 
 def enclosed(less: Power, more: Power, size: int, largest: float) -> Enclosed:
     """The group's pair between two finite ones, from bands of the single record's power, with losses up to so much."""
-    below, above = _composed(less, more, size)
-    margin = _margin(more, size, largest)
+    below, above = less.times(size, upper=False), more.times(size, upper=True)
+    margin = _margin(size, abs(float(more.alpha[1])) + (largest if math.isfinite(largest) else 0.0))
     return Enclosed(below.atoms(-margin), above.atoms(margin))
 
 
-def _composed(less: Power, more: Power, size: int) -> tuple[Power, Power]:
-    return less.times(size, upper=False), more.times(size, upper=True)
-
-
-def _margin(curve: Power, size: int, largest: float) -> float:
+def _margin(size: int, logs: float) -> float:
     """What rounding may do to the logarithm of a power: each link a few units of the logarithms it adds."""
-    return 1e-12 + 2.0**-48 * size * (1 + abs(float(curve.alpha[1])) + (largest if math.isfinite(largest) else 0.0))
-
-
-def top_for(single: Callable[[float], float], size: int, log_delta: float) -> float:
-    """About the largest e_i that counts: where delta(e) falls below the group's by what the other links multiply."""
-    first = single(log_delta)
-    if not math.isfinite(first):
-        return first
-    return max(single(max(log_delta - (size - 1) * first - 5, -600.0)), first)
+    return 1e-12 + 2.0**-48 * size * (1 + logs)
 
 
 class Chain:
-    """The single record's curve at some points, and the group's pair between two others."""
+    """The single record's curve at some points, and a model of it in between."""
 
-    def __init__(self, oracle: Oracle, size: int, log_least: float, points: Array) -> None:
-        self.oracle, self.size, self.log_least = oracle, size, log_least
+    def __init__(self, oracle: Oracle, rough: Model, size: int, log_least: float) -> None:
+        self.oracle, self.rough, self.size, self.log_least = oracle, rough, size, log_least
         self.epsilons, self.lower, self.upper = np.empty(0), np.empty(0), np.empty(0)
-        self.add(points)
+        self.model = rough
+        self.places = np.empty(0)
+        self.sharpness = _SHARP
 
-    def add(self, points: Array) -> bool:
-        """Ask for more points; whether there were any."""
-        new = np.setdiff1d(np.asarray(points, dtype=np.float64), self.epsilons)
-        if new.size == 0 or self.epsilons.size + new.size > _MOST:
-            return False
-        lower, upper = self.oracle(new)
+    def ask(self, points: Array) -> None:
+        """Ask for more points."""
+        new = np.setdiff1d(points, self.epsilons)
+        if new.size == 0:
+            return
+        lower, upper = self.oracle(new, self.model.at(new), self.sharpness)
         order = np.argsort(np.append(self.epsilons, new), kind="stable")
         self.epsilons = np.append(self.epsilons, new)[order]
         # delta falls with epsilon: each bound holds on one side of its point
         self.lower = np.maximum.accumulate(np.append(self.lower, lower)[order][::-1])[::-1]
         self.upper = np.minimum.accumulate(np.append(self.upper, upper)[order])
-        self.less, self.more = bands(self.epsilons, self.lower, self.upper, self.log_least)
-        self.less_group, self.more_group = _composed(self.less, self.more, self.size)
-        return True
+        self.model = self._corrected()
 
-    def width(self, epsilon: float, tolerance: float) -> float:
-        """How far apart points may lie: between them the bands are off by h^2/8 of what is left after its slope."""
-        known = np.isfinite(self.lower)
-        falls = -np.diff(self.upper[known]) / np.diff(self.epsilons[known])
-        return min(math.sqrt(2 * tolerance * epsilon / (1 + float(falls.max(initial=1.0)))), epsilon / 8)
+    def _corrected(self) -> Model:
+        """The rough model, moved to what is known."""
+        known = np.isfinite(self.lower) & (self.epsilons > 0) & np.isin(self.epsilons, self.places)
+        if not known.any():
+            return self.rough
+        at, logs = self.epsilons[known], 0.5 * (self.lower + self.upper)[known]
+        ratio = (logs - 1) / (self.rough.at(at) - 1)
+        places = np.union1d(self.rough.epsilons, at)
+        moved = 1 + (self.rough.at(places) - 1) * np.interp(np.log(np.maximum(places, 1e-12)), np.log(at), ratio)
+        return Model(places, np.minimum.accumulate(np.minimum(moved, -1e-12)))
 
-    def pair(self) -> Enclosed:
-        margin = _margin(self.more, self.size, float(self.epsilons[-1]))
-        return Enclosed(self.less_group.atoms(-margin), self.more_group.atoms(margin))
+    def look(self, links: Links, tolerance: float) -> None:
+        """Ask for some points around each link, as far apart as the width asked for allows."""
+        at = np.unique(np.abs(links.slopes))
+        falls = (self.model.at(at * (1 - 1e-3)) - self.model.at(at * (1 + 1e-3))) / np.maximum(2e-3 * at, 1e-300)
+        mean = max(links.epsilon, 1e-3 * float(at.sum())) / self.size
+        width = np.minimum(np.sqrt(0.25 * tolerance * mean / (1 + falls)), 0.1 * at + 1e-9)
+        points: list[Array] = []
+        first = 0
+        for last in range(at.size):  # links close together share their points, equally far apart
+            if last + 1 < at.size and at[last + 1] - at[last] < 4 * width[last]:
+                continue
+            begin, end = at[first] - _BESIDE * width[first], at[last] + _BESIDE * width[last]
+            count = min(math.ceil((end - begin) / float(width[first : last + 1].min())), _MOST // at.size + 8)
+            points.append(np.linspace(max(begin, 0.0), end, count + 1))
+            first = last + 1
+        new = np.unique(np.concatenate(points))
+        # chords between points too close together would say little: others nearby are left out
+        apart = np.abs(np.subtract.outer(self.places, new)).min(axis=1, initial=math.inf)
+        self.places = np.union1d(self.places[apart > np.max(width)], new)
+        self.ask(new)
 
-    def curve(self) -> Curve:
-        return curve_of(self.pair())
+    def lines(self) -> tuple[Array, Array]:
+        """Lines below g from end to end: their mirror images belong to the other side of the diagonal."""
+        at = np.searchsorted(self.epsilons, self.places)
+        lower, upper = self.lower[at], self.upper[at]
+        slopes, values = lines_below(self.places, lower, upper, self.log_least)
+        # from 0 to the first point delta is above its first chord, extended
+        slopes, values = np.append(slopes, 0.0), np.append(values, _extended_to_zero(self.places, lower, upper))
+        return np.append(slopes, -slopes), np.append(values, extended(-slopes, values))
 
-    def model(self) -> tuple[Power, Power]:
-        """A smooth model of the single record's power, and the group's: where to look, no bound."""
-        known = np.isfinite(self.lower)
-        places = np.linspace(0.0, float(self.epsilons[known][-1]) if known.any() else 1.0, 1500)
-        heights = _smooth(self.epsilons[known], 0.5 * (self.lower + self.upper)[known], places)
-        base = of_lines(places, np.minimum.accumulate(heights))
-        return base, base.times(self.size, upper=True)
+    def powers(self, levels: Array) -> Array:
+        """Lower bounds on the logs of the group's powers at logs of levels."""
+        slopes, values = self.lines()
+        found = levels
+        for _ in range(self.size):
+            found = np.logaddexp(values, np.add.outer(found, slopes)).min(axis=1)
+        return np.minimum(found, 0.0) - _margin(self.size, float(np.abs(levels).max()) + float(self.epsilons[-1]))
 
-    def links(self, base: Power, group: Power, epsilon: float) -> Array:
-        """Where the chain of errors that decides at an epsilon meets the curve: the e_i."""
-        log_p, log_q = group.pieces()
-        at = group.alpha[1:][log_p - log_q > epsilon]
-        link = np.array([float(at[-1]) if at.size else float(group.alpha[min(2, group.alpha.size - 1)])])
-        base_p, base_q = base.pieces()
-        losses = np.nan_to_num(np.abs(base_p - base_q), posinf=float(self.epsilons[-1]))
-        found = []
-        for _ in range(min(self.size, _LONGEST)):
-            k = int(np.searchsorted(base.alpha, link[0]))
-            found.append(0.5 * float(losses[min(max(k - 1, 0), losses.size - 1)] + losses[min(k, losses.size - 1)]))
-            link = base.at(link)
-        return np.array(found)
+    def split(self, slopes: Array) -> float:
+        """An upper bound on log delta of the group at epsilon = the sum of the e_i given."""
+        places, back = np.unique(np.abs(slopes), return_inverse=True)
+        self.ask(places)
+        logs = extended(slopes, self.upper[np.searchsorted(self.epsilons, places)][back])
+        after = np.append(np.cumsum(slopes[::-1])[::-1][1:], 0.0)
+        size = float(np.abs(slopes).sum()) + float(np.abs(logs[np.isfinite(logs)]).max(initial=0.0))
+        return float(np.logaddexp.reduce(logs + after)) + _margin(self.size, size)
 
-    def look(self, epsilon: float | None, log_delta: float, round_: int, tolerance: float) -> bool:
-        """Ask for points where they count at an epsilon, or at the one that a model of the group has for delta."""
-        base, group = self.model()
-        at = _model_root(group, log_delta) if epsilon is None else epsilon
-        if round_ not in (1, 3):
-            return self.add(self.between(at))
-        return self.add(self.around(self.links(base, group, at), self.width(max(at, 1e-3), tolerance)))
+    def epsilon_below(self, links: Links, log_delta: float) -> float:
+        """An epsilon at which delta is still too large; 0 where none was seen."""
+        levels = links.level + np.linspace(-0.4, 0.4, 33)
+        powers = self.powers(levels)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = powers + np.log(-np.expm1(log_delta - powers)) - levels
+        best = float(np.nanmax(found, initial=0.0))
+        return max(best - _margin(1, abs(links.level)), 0.0)
 
-    def around(self, links: Array, width: float) -> Array:
-        """Points to add: two on either side of each link, so far apart, and beyond the last if a link is there."""
-        found = []
-        apart = -np.inf
-        for link in np.sort(links):
-            if link - apart < 0.7 * width:
-                continue  # a link before has points all around this one
-            found += [max(link + width * share, 0.0) for share in (-1.5, -0.5, 0.5, 1.5)]
-            apart = link
-        last = float(self.epsilons[-1])
-        if links.max() > 0.95 * last and last < _TOP and self.lower[-1] > -np.inf:
-            found += [1.3 * last, 1.7 * last]
-        return np.unique(found)
-
-    def between(self, epsilon: float) -> Array:
-        """Points to add: in the middle of the cells that the chain of the upper band meets, and beyond the last."""
-        log_p, log_q = self.more_group.pieces()
-        at = self.more_group.alpha[1:][log_p - log_q > epsilon]
-        link = np.array([float(at[-1]) if at.size else float(self.more_group.alpha[1])])
-        base_p, base_q = self.more.pieces()
-        losses = np.abs(base_p - base_q)
-        found: list[float] = []
-        last = self.epsilons.size - 1
-        for _ in range(min(self.size, _LONGEST)):
-            k = int(np.searchsorted(self.more.alpha, link[0]))
-            beside = losses[[max(k - 2, 0), min(max(k - 1, 0), losses.size - 1), min(k, losses.size - 1)]]
-            places = np.searchsorted(self.epsilons, np.nan_to_num(beside) * (1 - 1e-9))
-            first, end = max(int(places.min()) - 1, 0), min(int(places.max()) + 1, last)
-            found += [0.5 * (self.epsilons[j] + self.epsilons[j + 1]) for j in range(first, end)]
-            if places.max() >= last and self.epsilons[-1] < _TOP and self.lower[-1] > -np.inf:
-                found.append(1.5 * float(self.epsilons[-1]))
-            link = self.more.at(link)
-        return np.unique(found)
+    def log_delta_below(self, level: float, epsilon: float) -> float:
+        """A lower bound on log delta of the group."""
+        levels = level + np.linspace(-0.4, 0.4, 33)
+        powers = self.powers(levels)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = powers + np.log(-np.expm1(epsilon + levels + _margin(1, abs(level) + epsilon) - powers))
+        return float(np.nanmax(found, initial=-math.inf))
 
 
-def _smooth(places: Array, values: Array, at: Array) -> Array:
-    """Cubic interpolation with the slopes of parabolas through neighbours: a model, no bound."""
-    if places.size < 3:
-        return np.interp(at, places, values)
-    steps, slopes = np.diff(places), np.diff(values) / np.diff(places)
-    middle = (slopes[:-1] * steps[1:] + slopes[1:] * steps[:-1]) / (steps[1:] + steps[:-1])
-    slope = np.concatenate([[2 * slopes[0] - middle[0]], middle, [2 * slopes[-1] - middle[-1]]])
-    k = np.clip(np.searchsorted(places, at) - 1, 0, places.size - 2)
-    t = (at - places[k]) / steps[k]
-    return np.asarray(
-        values[k] * (1 + 2 * t) * (1 - t) ** 2
-        + values[k + 1] * t * t * (3 - 2 * t)
-        + steps[k] * t * (1 - t) * (slope[k] * (1 - t) - slope[k + 1] * t)
-    )
-
-
-def curve_of(pair: Enclosed) -> Curve:
-    """Certified bounds on log delta of one release of a pair between two finite ones."""
-    less, more = pair.lower, pair.upper
-    assert isinstance(less, Atoms)
-    assert isinstance(more, Atoms)
-
-    def curve(epsilons: Array) -> tuple[Array, Array]:
-        return less.log_delta(epsilons, -1e-12), np.minimum(more.log_delta(epsilons, 1e-12), 0.0)
-
-    return curve
+def _extended_to_zero(places: Array, lower: Array, upper: Array) -> float:
+    """log of what delta(0) is at least: delta is convex in e^eps, hence above its first chord on the left of it."""
+    low = float(lower[0])
+    if places.size < 2 or not math.isfinite(low):
+        return low
+    fall = -math.expm1(float(upper[1]) - low + 1e-12)
+    length = math.expm1(float(places[1] - places[0]))
+    back = -math.expm1(-float(places[0]))
+    return low + math.log1p(max(fall, 0.0) * back / length * (1 - 1e-12)) - 1e-12
 
 
 @np.errstate(all="ignore")
 def epsilon(
-    oracle: Oracle, size: int, log_least: float, top: float, log_delta: float, tolerance: float
+    oracle: Oracle, rough: Model, size: int, log_least: float, log_delta: float, tolerance: float
 ) -> tuple[float, float]:
-    """Certified bounds on the group's epsilon; `top` is about where a single record's delta is far below this one."""
-    chain = Chain(oracle, size, log_least, max(top, 1e-9) * np.linspace(0.0, 1.0, _FIRST) ** 1.3)
+    """Certified bounds on the group's epsilon."""
+    chain = Chain(oracle, rough, size, log_least)
     low, high = 0.0, math.inf
-    for k in range(_ROUNDS):
-        guess = 0.5 * (low + high) if math.isfinite(high) else max(size * top, low)
-        found = certified_root(chain.curve(), max(guess, 1e-9), log_delta)
-        before = high - low
-        low, high = max(low, found[0]), min(high, found[1])
-        if low >= EPSILON_LIMIT or high - low <= max(tolerance * high, 1e-12) < math.inf:
+    links = chain.model.links(size, log_delta=log_delta)
+    for _ in range(_ROUNDS):
+        chain.look(links, tolerance)
+        links = chain.model.links(size, log_delta=log_delta)
+        if links.epsilon < 1e-3 * np.abs(links.slopes).sum() and _zero(chain, log_delta):
+            return 0.0, 0.0
+        if links.epsilon > 0.95 * EPSILON_LIMIT:
+            last = chain.model.links(size, epsilon=EPSILON_LIMIT)
+            chain.look(last, tolerance)
+            if chain.log_delta_below(last.level, EPSILON_LIMIT) > log_delta:
+                return EPSILON_LIMIT, math.inf
+        low = max(low, chain.epsilon_below(links, log_delta))
+        high = min(high, _above(chain, links, log_delta))
+        if high - low <= max(tolerance * high, 1e-12) < math.inf or chain.epsilons.size > _MOST:
             break
-        if k > 3 and high - low > 0.6 * before:  # the curve itself isn't known well enough
-            break
-        if not chain.look(None, log_delta, k, tolerance):
-            break
+        chain.sharpness /= 3 if high < 1.03 * low else 1  # the links are where they should be
     return min(low, high), high
 
 
-def _model_root(group: Power, log_delta: float) -> float:
-    """Where the delta of a power curve is so large."""
-    atoms = group.atoms(0.0)
-    low, high = 0.0, EPSILON_LIMIT
-    for _ in range(50):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if atoms.log_delta(np.array([middle]))[0] > log_delta else (low, middle)
-    return high
+def _above(chain: Chain, links: Links, log_delta: float) -> float:
+    """An epsilon that is seen to be large enough."""
+    wanted = log_delta
+    for _ in range(4):
+        over = chain.split(links.slopes) - log_delta
+        if over <= 0:
+            return max(links.epsilon + _sum_doubt(links.slopes), 0.0)
+        if not math.isfinite(over):
+            break
+        wanted -= 1.02 * over + 1e-9
+        links = chain.model.links(chain.size, log_delta=wanted)
+    return math.inf
+
+
+def _zero(chain: Chain, log_delta: float) -> bool:
+    """Whether delta is small enough at epsilon = 0."""
+    slopes = chain.model.links(chain.size, epsilon=0.0).slopes
+    return chain.split(_summing_to(slopes, 0.0)) <= log_delta
+
+
+def _summing_to(slopes: Array, epsilon: float) -> Array:
+    """Moved so that their sum is that, or a little less."""
+    moved = slopes + (epsilon - float(slopes.sum())) / slopes.size
+    return np.asarray(moved - _sum_doubt(moved) / slopes.size)
+
+
+def _sum_doubt(slopes: Array) -> float:
+    return 2.0**-50 * slopes.size * float(np.abs(slopes).sum())
 
 
 @np.errstate(all="ignore")
-def log_delta(oracle: Oracle, size: int, log_least: float, at: float, tolerance: float) -> tuple[float, float]:
+def log_delta(
+    oracle: Oracle, rough: Model, size: int, log_least: float, at: float, tolerance: float
+) -> tuple[float, float]:
     """Certified bounds on log delta of the group at one epsilon."""
-    chain = Chain(oracle, size, log_least, max(at, 1e-3) * np.linspace(0.0, 1.0, _FIRST))
+    chain = Chain(oracle, rough, size, log_least)
     low, high = -math.inf, 0.0
-    for k in range(_ROUNDS):
-        lower, upper = chain.curve()(np.array([at]))
-        low, high = max(low, float(lower[0])), min(high, float(upper[0]))
-        if high - low <= tolerance * max(1.0, -high):
+    links = chain.model.links(size, epsilon=at)
+    for _ in range(_ROUNDS):
+        chain.look(links, tolerance)
+        links = chain.model.links(size, epsilon=at)
+        low = max(low, chain.log_delta_below(links.level, at))
+        high = min(high, chain.split(_summing_to(links.slopes, at)))
+        if high - low <= tolerance * max(1.0, -high) or chain.epsilons.size > _MOST:
             break
-        if not chain.look(at, 0.0, k, tolerance):
-            break
+        chain.sharpness /= 3 if high - low < 0.3 else 1
     return min(low, high), high

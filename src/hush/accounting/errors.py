@@ -115,18 +115,20 @@ def corner(epsilons: Array, lower: Array, upper: Array, j: int) -> tuple[float, 
 
     Between two points delta, convex in y = e^eps, lies above both chords, each of which starts at an upper bound and
     passes below a lower one.  All is relative to the cell's left end, y as z >= 1 and delta as a part of its bound, and
-    taken from the ends inwards, so that no digits cancel.  Where a chord doesn't tell, delta is at least that at the
-    right end.
+    taken from the ends inwards, so that no digits cancel.  Where there is no chord before, the corner is at the left
+    end, on the chord after; where a chord doesn't tell, delta is at least that at the right end.
     """
     at, there = float(epsilons[j]), float(lower[j + 1])
     scale, length = float(upper[j]), float(epsilons[j + 1]) - at
-    if j == 0 or not math.isfinite(scale) or lower[j] == -math.inf or upper[j - 1] - scale > 600 or length > 600:
+    if not math.isfinite(scale) or lower[j] == -math.inf or length > 600:
         return at, there
     length = math.expm1(length)
-    low, high, before = (math.exp(float(log) - scale) for log in (lower[j], there, upper[j - 1]))
+    low, high = (math.exp(float(log) - scale) for log in (lower[j], there))
     # each number on the safe side: the chord before falls faster, the one after more slowly
-    fall = (before - low + _ULPS * (before + low)) / -math.expm1(float(epsilons[j - 1]) - at)
-    rise = 0.0
+    fall, rise = math.inf, 0.0
+    if j > 0 and upper[j - 1] - scale < 600:
+        before = math.exp(float(upper[j - 1]) - scale)
+        fall = (before - low + _ULPS * (before + low)) / -math.expm1(float(epsilons[j - 1]) - at)
     if j + 2 < epsilons.size and epsilons[j + 2] - at < 600:
         after = math.exp(float(upper[j + 2]) - scale)
         rise = max(high - after - _ULPS * (high + after), 0.0) / (math.expm1(float(epsilons[j + 2]) - at) - length)

@@ -57,6 +57,6 @@ class Group(Mechanism):
 @lru_cache(maxsize=8)
 def _pair(group: Group) -> Pair:
     """Kept for a while: it takes a whole curve, and several questions follow each other."""
-    from hush.accounting import answers
+    from hush.accounting import grouped
 
-    return answers.group_pair(group)
+    return grouped.pair(group)

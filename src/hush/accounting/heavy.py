@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from hush.accounting import crossing
 from hush.accounting.binning import enclosing
 from hush.accounting.brackets import Bracket, bracket, log_bound
 from hush.accounting.cells import MANY, Aim, Rough, Steps, aim_at, bin_edges, rough_look
@@ -177,6 +178,14 @@ def fits(steps: Steps) -> bool:
     return many or any(isinstance(pair, ProjectedPair) for pair in inner)
 
 
+def serves(steps: Steps) -> bool:
+    """Whether every step is continuous or a finite sum, and some loss has no bound: then this engine has an answer."""
+    inner = [_inner(pair) for pair, _ in steps]
+    return not any(isinstance(pair, Enclosed) for pair in inner) and any(
+        isinstance(pair, GaussianPair | ProjectedPair) for pair in inner
+    )
+
+
 def _inner(pair: Pair) -> Pair:
     """The release without its sample."""
     base = pair.pair if isinstance(pair, Reversed) else pair
@@ -239,6 +248,14 @@ def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
             return True
     upper, _ = _curve(more, rough, aim, 0.05, _TERMS // 10)
     return bool(upper(np.array([epsilon]))[0] <= log_delta)
+
+
+def curve_at(rough: Rough, epsilon: float, log_delta: float, tolerance: float) -> crossing.Curve:
+    """Certified bounds on log delta that are sharp near an epsilon where it is about that."""
+    aim = aim_at(rough, epsilon, min(log_delta, 0.0))
+    change = min(0.3 * tolerance * max(1.0, -log_delta), 0.1)
+    lower, upper, _ = _curves(rough.survey.steps, rough, aim, change, _TERMS // 4)
+    return partial(_both, lower, upper)
 
 
 @np.errstate(all="ignore")

@@ -191,21 +191,21 @@ class Mechanism(ABC):
 
     def moments(self) -> Moments:
         """The moments accountant (Abadi et al. 2016): valid upper bounds, not the tightest."""
-        from hush.accounting import answers
+        from hush.accounting import accountants
 
-        return answers.moments_of(self)
+        return accountants.moments_of(self)
 
     def clt(self) -> Approximation:
         """The papers' central limit theorem: an approximation that may be too small, not a bound."""
-        from hush.accounting import answers
+        from hush.accounting import accountants
 
-        return answers.clt(self)
+        return accountants.clt(self)
 
     def edgeworth(self) -> Edgeworth:
         """The Edgeworth correction of the central limit theorem: an approximation, not a bound."""
-        from hush.accounting import answers
+        from hush.accounting import accountants
 
-        return answers.edgeworth(self)
+        return accountants.edgeworth(self)
 
     # Printing and storing
 

@@ -32,7 +32,6 @@ _TERMS = 120_000_000  # products of a point and a node in one answer, about half
 _SEARCH = 2000  # what finding a root on a line costs for each node, in such products
 _NEGLIGIBLE = 1e-3  # of the width asked for
 _LINES = 12  # for a whole curve
-_ALIKE = 1.1  # log of how much smaller delta may be where the same line serves
 _FEW = 20_000  # points of a sum that are worth enumerating
 
 
@@ -157,7 +156,7 @@ def fits(steps: Steps) -> bool:
 @np.errstate(all="ignore")
 def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta), in the direction given."""
-    known = _enumerated(steps)
+    known = listed(steps)
     if known is not None:
         return certified_root(known, 1.0, log_delta)
     task = Task.of(steps)
@@ -222,7 +221,7 @@ def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, A
 
 
 def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
-    known = _enumerated(steps)
+    known = listed(steps)
     if known is not None:
         return known(epsilons)
     lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
@@ -248,52 +247,22 @@ def _curve_near(task: Task, c: float, epsilon: float, size: float, tolerance: fl
     return _curve(less, more, c, epsilon, change, _TERMS)[0]
 
 
-def asked_often(directions: Sequence[Steps], tolerance: float) -> crossing.Curve:
-    """Certified bounds on log delta, the larger of all directions, at any ascending epsilons, for many questions.
-
-    What a rough look says is kept; one line serves all epsilons close by; a direction that Chernoff's inequality puts
-    below what another has already isn't computed.
-    """
-    known = [_enumerated(steps) for steps in directions]
-    tasks = [Task.of(steps) for steps in directions]
-
-    @np.errstate(all="ignore")
-    def curve(epsilons: Array) -> tuple[Array, Array]:
-        lower, upper = np.full(epsilons.shape, -np.inf), np.full(epsilons.shape, -np.inf)
-        for task, listed in zip(tasks, known, strict=True):
-            low, high = _by_lines(task, epsilons, tolerance, lower) if listed is None else listed(epsilons)
-            lower, upper = np.fmax(lower, low), np.maximum(upper, high)
-        return np.minimum(lower, upper), upper
-
-    return curve
+def curve_at(task: Task, epsilon: float, size: float, tolerance: float) -> crossing.Curve | None:
+    """Certified bounds that are sharp near an epsilon where log delta is about `size`."""
+    c = task.saddle(epsilon, size)
+    _, coarse = task.sides(epsilon, size, c, _allowed(30 * tolerance, c, max(epsilon, 1e-3)))
+    c, _ = _saddle(coarse, None, epsilon)
+    return _curve_near(task, c, epsilon, size, tolerance) or _curve_near(task, c, epsilon, size, 30 * tolerance)
 
 
-def _by_lines(task: Task, epsilons: Array, tolerance: float, enough: Array) -> tuple[Array, Array]:
-    """At ascending epsilons, but just an upper bound where that is enough."""
-    lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
-    sizes = task.rough_curve(epsilons)
-    first = 0
-    while first < epsilons.size:
-        last = first
-        while last + 1 < epsilons.size and sizes[first] - sizes[last + 1] < _ALIKE:
-            last += 1
-        part, middle = slice(first, last + 1), (first + last) // 2
-        at, size = float(epsilons[middle]), float(sizes[middle])
-        first = last + 1
-        c = task.saddle(at, size)
-        _, coarse = task.sides(at, size, c, _allowed(30 * tolerance, c, max(at, 1e-3)))
-        orders = c * np.geomspace(0.5, 2.0, 7)
-        raised = 1e-6 + coarse.doubt[1]  # as for the aliases on a line
-        bounds = coarse.log_mgf(orders) + log_peak(orders) - np.multiply.outer(epsilons[part] - coarse.doubt[0], orders)
-        upper[part] = np.minimum(_with_leak(bounds.min(axis=1), coarse.infinite) + raised, 0.0)
-        if np.all(upper[part] < enough[part]):
-            continue
-        c, _ = _saddle(coarse, None, at)
-        curve = _curve_near(task, c, at, size, tolerance) or _curve_near(task, c, at, size, 30 * tolerance)
-        if curve is not None:
-            low, high = curve(epsilons[part])
-            lower[part], upper[part] = np.fmax(lower[part], low), np.fmin(upper[part], high)
-    return lower, upper
+def chernoff_at(task: Task, epsilons: Array, epsilon: float, size: float) -> Array:
+    """Certified upper bounds on log delta that cost little, good near an epsilon where it is about `size`."""
+    c = task.saddle(epsilon, size)
+    _, coarse = task.sides(epsilon, size, c, _allowed(1e-3, c, max(epsilon, 1e-3)))
+    orders = c * np.geomspace(0.5, 2.0, 7)
+    raised = 1e-6 + coarse.doubt[1]  # as for the aliases on a line
+    bounds = coarse.log_mgf(orders) + log_peak(orders) - np.multiply.outer(epsilons - coarse.doubt[0], orders)
+    return np.minimum(_with_leak(bounds.min(axis=1), coarse.infinite) + raised, 0.0)
 
 
 def enumerated(steps: Steps, most: int) -> Points | None:
@@ -302,7 +271,7 @@ def enumerated(steps: Steps, most: int) -> Points | None:
     return product(laws, most) if len(laws) == len(steps) else None
 
 
-def _enumerated(steps: Steps) -> crossing.Curve | None:
+def listed(steps: Steps) -> crossing.Curve | None:
     """The curve by such a sum; good to 4e-11 and what losses are off."""
     total = enumerated(steps, _FEW)
     if total is None:

@@ -81,7 +81,7 @@ def log_delta(composition: Composition, epsilons: Array) -> tuple[Array, Array]:
     lower, upper = _log_delta(composition, REMOVE, epsilons)
     if not composition.steps:
         return lower, upper
-    rivals = _chernoff_curve(composition, ADD, epsilons) > lower
+    rivals = chernoff_curve(composition, ADD, epsilons) > lower
     if rivals.any():
         low, high = _log_delta(composition, ADD, epsilons[rivals])
         lower[rivals], upper[rivals] = np.maximum(lower[rivals], low), np.maximum(upper[rivals], high)
@@ -111,7 +111,7 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
 
 
 @_QUIETLY
-def _chernoff_curve(composition: Composition, direction: int, epsilons: Array) -> Array:
+def chernoff_curve(composition: Composition, direction: int, epsilons: Array) -> Array:
     """Upper bounds on log delta that cost next to nothing."""
     if _single(composition):
         return np.zeros(len(epsilons))

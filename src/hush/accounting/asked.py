@@ -1,0 +1,205 @@
+"""A composition's curve for those who ask often: certified log delta at any epsilons, from lines that are kept.
+
+A contour integral set up at one epsilon is sharp at those nearby too.  So what was set up is kept, and asked first; a
+new one is set up only where none of them is sharp.  A direction whose Chernoff bound lies below what the other has
+already isn't computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.accounting import contour, heavy, jumps, scattered
+from hush.accounting.cells import Rough, Steps, rough_look
+from hush.accounting.crossing import Curve
+from hush.accounting.losses import Array
+from hush.accounting.subsampled import Composition, chernoff_curve
+
+Places = NDArray[np.intp]
+
+_LINES = 40  # that are set up for one question
+_CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
+_REACH = 0.6  # and where a line that is kept may be sharp
+
+
+class Maker(Protocol):
+    """One direction of a composition."""
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        """Sharp near epsilon, where log delta is about `size`: to that share of it, or of 1."""
+
+    def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        """Upper bounds on log delta that cost little, good near epsilon."""
+
+
+@dataclass
+class Whole:
+    """A curve that is sharp everywhere."""
+
+    known: Curve
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        return self.known
+
+    def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        return np.zeros(epsilons.shape)
+
+
+@dataclass
+class Binned:
+    """Steps of any kind: bins, and lines for each of the two laws that enclose the composition.
+
+    Where losses are continuous, paths are sorted by their largest loss: many small losses or a large one may decide.
+    """
+
+    steps: Steps
+
+    @cached_property
+    def task(self) -> scattered.Task:
+        return scattered.Task.of(self.steps)
+
+    @cached_property
+    def look(self) -> Rough | None:
+        return rough_look(self.steps) if heavy.serves(self.steps) else None
+
+    def rough(self, epsilons: Array) -> Array:
+        """About log delta."""
+        if self.look is None:
+            return self.task.rough_curve(epsilons)
+        return np.array([self.look.log_delta(float(epsilon)) for epsilon in epsilons])
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        if self.look is not None and epsilon > 0:
+            return heavy.curve_at(self.look, epsilon, size, tolerance)
+        return scattered.curve_at(self.task, epsilon, size, tolerance)
+
+    def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        return scattered.chernoff_at(self.task, epsilons, epsilon, size)
+
+
+@dataclass
+class Sampled:
+    """Gaussian steps on Poisson samples: one contour integral, or, where a few large losses decide, labelled ones."""
+
+    composition: Composition
+    direction: int
+    binned: Binned
+    smooth: bool = True
+    before: jumps.Jumps | None = None
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        enough = tolerance * max(1.0, -size)
+        if self.smooth:
+            line = self._line(epsilon)
+            if line is not None and _width(line, epsilon) <= enough:
+                return line
+            self.smooth = False
+        found = self._jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None
+        return found or self.binned.curve(epsilon, size, tolerance)
+
+    def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        return chernoff_curve(self.composition, self.direction, epsilons)
+
+    def _line(self, epsilon: float) -> Curve | None:
+        steps, gaussian = self.composition.steps, self.composition.gaussian
+        try:
+            task, c, _ = contour.solve_for_epsilon(steps, gaussian, self.direction, epsilon)
+            line = contour.line(task, c, -36.0)
+        except contour.TooWideError:
+            return None
+        return None if line is None else line.log_delta
+
+    def _jumps(self, epsilon: float, size: float, enough: float) -> Curve | None:
+        best, narrowest = None, math.inf
+        for _ in range(4):
+            aim = float(np.clip(math.log(enough) - 1.0, -16.0, -8.0))
+            found = jumps.jumps(self.composition.steps, self.direction, epsilon, size, aim, self.before)
+            if found is None:
+                size -= 12
+                continue
+            self.before = found
+            lower, upper = (float(side[0]) for side in found.log_delta(np.array([epsilon])))
+            if best is None or upper - lower < narrowest:
+                best, narrowest = found, upper - lower
+            if narrowest <= enough:
+                break
+            size = min(0.5 * (lower + upper) if math.isfinite(lower) else upper - 6, -0.7)
+        return None if best is None or not narrowest < 0.3 else best.log_delta
+
+
+@dataclass
+class Asked:
+    """The larger of all directions."""
+
+    makers: Sequence[Maker]
+    kept: list[list[tuple[float, Curve]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kept = [[] for _ in self.makers]
+
+    @np.errstate(all="ignore")
+    def __call__(self, epsilons: Array, sizes: Array, tolerance: float) -> tuple[Array, Array]:
+        """Certified bounds on log delta at ascending epsilons >= 0, where it is about as large as `sizes` say.
+
+        As wide as the tolerance says, as a share of log delta, or of 1, where that can be had.
+        """
+        lower, upper = np.full(epsilons.shape, -np.inf), np.full(epsilons.shape, -np.inf)
+        for maker, kept in zip(self.makers, self.kept, strict=True):
+            low, high = self._one(maker, kept, epsilons, sizes, lower, tolerance)
+            lower, upper = np.fmax(lower, low), np.maximum(upper, high)
+        return np.minimum(lower, upper), upper
+
+    def _one(
+        self,
+        maker: Maker,
+        kept: list[tuple[float, Curve]],
+        epsilons: Array,
+        sizes: Array,
+        enough: Array,
+        tolerance: float,
+    ) -> tuple[Array, Array]:
+        lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
+        tried = np.zeros(epsilons.shape, dtype=bool)
+
+        def ask(curve: Curve, where: Places) -> None:
+            if where.size:
+                low, high = curve(epsilons[where])
+                lower[where], upper[where] = np.fmax(lower[where], low), np.fmin(upper[where], high)
+
+        def waiting() -> Places:
+            wide = ~(upper - lower <= tolerance * np.maximum(1.0, -upper)) & (upper > enough)
+            return np.flatnonzero(wide & ~tried)
+
+        for at, curve in reversed(kept):
+            where = waiting()
+            ask(curve, where[np.abs(epsilons[where] - at) <= _REACH * max(at, 1e-3)])
+        for _ in range(_LINES):
+            left = waiting()
+            if left.size == 0:
+                break
+            first = epsilons[left[0]]
+            close = left[epsilons[left] <= first * (1 + _CLOSE) + 1e-12]
+            middle = close[close.size // 2]
+            at = float(epsilons[middle])
+            tried[close] = True
+            if np.isfinite(enough[close]).all():
+                upper[close] = np.fmin(upper[close], maker.bound(epsilons[close], at, float(sizes[middle])))
+                if np.all(upper[close] <= enough[close]):
+                    continue
+            made = maker.curve(at, float(sizes[middle]), 0.7 * tolerance)
+            if made is not None:
+                kept.append((at, made))
+                ask(made, left[epsilons[left] <= first * (1 + _REACH) + 1e-3])
+        return lower, upper
+
+
+def _width(curve: Curve, epsilon: float) -> float:
+    lower, upper = curve(np.array([epsilon]))
+    return float(upper[0] - lower[0])

@@ -1,0 +1,151 @@
+"""Groups of records: what a single record's curve is asked, and by whom.
+
+Where all that can happen may be listed, the group's own pair is exact.  Else epsilon and delta come from a chain of
+looks at the single record's curve (chains.py), and a whole curve, or a group among other releases, from two bands.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache, partial
+
+import numpy as np
+
+from hush.accounting import chains, scattered
+from hush.accounting.asked import Asked, Binned, Maker, Sampled, Whole
+from hush.accounting.contour import ADD, REMOVE
+from hush.accounting.groups import Group
+from hush.accounting.hopeless import least_delta
+from hush.accounting.kinds import directions, gaussian_composition, has_renyi
+from hush.accounting.links import Model
+from hush.accounting.losses import Array, Pair
+from hush.accounting.powers import Power, of_steps
+
+_COARSE = np.geomspace(1e-5, 1e4, 24)
+_FINE = 16  # places where it matters
+_PLACES = np.geomspace(1e-6, 1e4, 300)
+
+
+def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
+    """Certified bounds on epsilon, from the single record's curve where it matters."""
+    return chains.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance)
+
+
+def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, float]:
+    """Certified bounds on log delta at one epsilon."""
+    return chains.log_delta(*_asked(group, epsilon=epsilon), epsilon, tolerance)
+
+
+def fits(group: Group) -> bool:
+    """Whether a chain may be followed link by link, and has to: what can be listed needs none."""
+    return group.size <= chains.LONGEST and not has_renyi(group.inner) and listed(group) is None
+
+
+def _asked(
+    group: Group, log_delta: float | None = None, epsilon: float = 0.0
+) -> tuple[chains.Oracle, Model, int, float]:
+    """The single record's curve, a model of it, the group's size, and the log of the least delta."""
+    steps = directions(group.inner)
+    least = max(least_delta(some) for some in steps)
+    makers = _makers(group)
+    rough = _rough(group, makers, log_delta, epsilon)
+    return Asked(makers), rough, group.size, math.log(least) if least > 0 else -math.inf
+
+
+def _makers(group: Group) -> list[Maker]:
+    from hush.accounting.answers import log_delta_curve
+
+    parts, steps = group.inner.parts(), directions(group.inner)
+    if len(parts) == 1 and parts[0][1] == 1:
+        return [Whole(partial(log_delta_curve, group.inner))]
+    sums = [scattered.listed(some) for some in steps]
+    known = [Whole(curve) for curve in sums if curve is not None]
+    if len(known) == len(sums):
+        return [*known]
+    binned = [Binned(some) for some in steps]
+    gaussian = gaussian_composition(group.inner)
+    if gaussian is None:
+        return [*binned]
+    return [Sampled(gaussian, way, bins) for way, bins in zip((REMOVE, ADD), binned, strict=True)]
+
+
+@np.errstate(all="ignore")
+def _rough(group: Group, makers: list[Maker], log_delta: float | None, epsilon: float) -> Model:
+    """About log delta of a single record, in the first direction: closely where the group's chain will be."""
+    first = makers[0]
+    if isinstance(first, Whole):
+        lower, upper = first.known(np.append(0.0, _PLACES))
+        return _model(_PLACES, np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)[1:])
+    bins = first.binned if isinstance(first, Sampled) else first
+    assert isinstance(bins, Binned)
+    sizes = bins.rough(_COARSE)
+    links = _model(_COARSE, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
+    at = np.abs(links.slopes)
+    fine = np.geomspace(max(0.4 * float(at.min()), 1e-8), max(2.0 * float(at.max()), 1e-6), _FINE)
+    places = np.append(_COARSE, fine)
+    order = np.argsort(places, kind="stable")
+    return _model(places[order], np.append(sizes, bins.rough(fine))[order])
+
+
+def _model(places: Array, logs: Array) -> Model:
+    """A smooth curve through points that fall."""
+    logs = np.minimum.accumulate(np.maximum(logs, -1e6))
+    kept = np.append(True, np.diff(logs) < 0) & np.append(True, np.diff(places) > 0)
+    places, logs = places[kept], np.minimum(logs[kept], -1e-9)
+    dense = np.unique(np.append(np.geomspace(places[0], places[-1], 500), places))
+    heights = _smooth(np.log(places), logs, np.log(dense))
+    return Model(np.append(0.0, dense), np.minimum.accumulate(np.append(heights[0], heights)))
+
+
+def _smooth(places: Array, values: Array, at: Array) -> Array:
+    """Cubic interpolation of falling values that falls too: slopes are weighted harmonic means of the neighbours'."""
+    if places.size < 3:
+        return np.interp(at, places, values)
+    steps, slopes = np.diff(places), np.diff(values) / np.diff(places)
+    first, second = 2 * steps[1:] + steps[:-1], steps[1:] + 2 * steps[:-1]
+    middle = (first + second) / (first / slopes[:-1] + second / slopes[1:])
+    slope = np.concatenate([slopes[:1], middle, slopes[-1:]])
+    k = np.clip(np.searchsorted(places, at) - 1, 0, places.size - 2)
+    t = (at - places[k]) / steps[k]
+    return np.asarray(
+        values[k] * (1 + 2 * t) * (1 - t) ** 2
+        + values[k + 1] * t * t * (3 - 2 * t)
+        + steps[k] * t * (1 - t) * (slope[k] * (1 - t) - slope[k + 1] * t)
+    )
+
+
+def pair(group: Group) -> Pair:
+    """The pair of a group of records, between those of the two bands of the single record's curve."""
+    from hush.accounting import answers
+
+    known = listed(group)
+    if known is not None:
+        below = above = known
+        largest = group.inner.largest_loss
+    else:
+        epsilons = answers.spread_epsilons(group.inner, max(100, min(2000, 200_000 // group.size)), 1e-120)
+        least = max(least_delta(steps) for steps in directions(group.inner))
+        log_least = math.log(least) if least > 0 else -math.inf
+        below, above = chains.bands(epsilons, *answers.log_delta_curve(group.inner, epsilons), log_least)
+        largest = float(epsilons[-1])
+    return chains.enclosed(below, above, group.size, largest)
+
+
+@lru_cache(maxsize=8)
+def listed(group: Group) -> Power | None:
+    """The single record's power curve, where all that can happen may be listed."""
+    if has_renyi(group.inner):
+        return None
+    steps = directions(group.inner)
+    points = max(100, min(2000, 200_000 // group.size))
+    law = scattered.enumerated(steps[0], points) if len(steps) == 1 else None
+    if law is None:
+        return None
+    order = np.argsort(-law.losses)
+    losses, logs = law.losses[order], law.logs[order]
+    # losses that cancel leave rounding behind: what has loss 0 is neither lost nor counted with its mirror image
+    none = 2.0**-48 * float(np.abs(losses).max())
+    above, same = losses > none, np.abs(losses) <= none
+    middle = float(np.logaddexp.reduce(logs[same])) if same.any() else -math.inf
+    log_infinite = math.log(law.infinite) if law.infinite > 0 else -math.inf
+    return of_steps(logs[above], logs[above] - losses[above], log_infinite, middle)

@@ -1,0 +1,69 @@
+"""Kinds of compositions: what decides which engine answers, how sharply, and in how many directions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hush.accounting import subsampled
+from hush.accounting.groups import Group
+from hush.accounting.losses import Pair
+from hush.accounting.mechanisms import ADD_REMOVE, Mechanism, compose
+from hush.accounting.releases import Gaussian, Guarantees, Projected, Renyi, Tradeoff
+from hush.accounting.sampled import Poisson, Uniform
+from hush.accounting.transform import Step
+
+Steps = Sequence[tuple[Pair, int]]
+
+
+def has_renyi(mechanism: Mechanism) -> bool:
+    return any(isinstance(part, Renyi) for part, _ in mechanism.parts())
+
+
+def without_leaks(mechanism: Mechanism) -> tuple[Mechanism, float]:
+    """The composition without its (0, delta) promises, and the probability that any of them fails.
+
+    The pair of a (0, delta) promise tells everything with probability delta and nothing otherwise, so next to others
+    it adds leak + (1 - leak) delta(epsilon): no lattice needed.
+    """
+    kept, log_holds = [], 0.0
+    for part, count in mechanism.parts():
+        if isinstance(part, Guarantees) and len(part.promises) == 1 and part.promises[0][0] == 0:
+            log_holds += count * (math.log1p(-part.promises[0][1]) if part.promises[0][1] < 1 else -math.inf)
+        else:
+            kept.append((part, count))
+    alone = log_holds in (0.0, -math.inf) or not kept
+    return (mechanism, 0.0) if alone else (compose(kept), -math.expm1(log_holds))
+
+
+def gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:
+    """The composition as Gaussian steps with and without Poisson sampling, or None if it has others."""
+    steps, squared = [], 0.0
+    for part, count in mechanism.parts():
+        if part.mu is not None:
+            squared += count * part.mu**2
+        elif isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE:
+            steps.append(Step(part.rate, part.inner.noise_multiplier, count))
+        else:
+            return None
+    return subsampled.Composition(tuple(steps), squared)
+
+
+def directions(mechanism: Mechanism) -> Sequence[Steps]:
+    """The composition as pairs, in the one or two directions that differ: only coin flips tell them apart."""
+    forward = [(part.pair(), count) for part, count in mechanism.parts()]
+    if not any(isinstance(part, Poisson) and part.neighbours is ADD_REMOVE for part, _ in mechanism.parts()):
+        return [forward]
+    return [forward, [(pair.reverse(), count) for pair, count in forward]]
+
+
+def tolerance(mechanism: Mechanism) -> float:
+    """Relative width to aim for: 1e-4 for projections and uniform sampling, 1e-3 for the rest."""
+    kinds = [part.inner if isinstance(part, Poisson | Uniform) else part for part, _ in mechanism.parts()]
+    if any(isinstance(kind, Tradeoff | Group) for kind in kinds):
+        return 9e-4
+    sharp = any(isinstance(kind, Projected) for kind in kinds) or any(
+        isinstance(part, Uniform) or (isinstance(part, Poisson) and part.neighbours is not ADD_REMOVE)
+        for part, _ in mechanism.parts()
+    )
+    return 9e-5 if sharp else 9e-4

@@ -1,0 +1,107 @@
+"""Where a group's best attack meets the single record's curve: a model, which says where to look and enters no bound.
+
+With g(a) = min over e of delta(e) + e^e a the power of the best attack, that on a group of k follows a chain of
+levels a, g(a), g(g(a)), ...  At each link a line of slope e^{e_i} touches g.  The slopes multiply: the chain is the
+best attack at epsilon = e_1 + ... + e_k, and there
+
+    delta_k = sum over i of delta(e_i) exp(e_{i+1} + ... + e_k).
+
+Levels are kept as logarithms of a and of 1 - a.  Above the diagonal g is known from alpha(e) = -d delta/d e^e, the
+chance of a loss above e without the record, and delta(e) + e^e alpha(e); below it is the mirror image.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from hush.accounting.losses import Array
+
+_LEVELS = 160  # chains that are followed at once
+
+
+@dataclass(frozen=True)
+class Links:
+    """A chain: its first level (a logarithm), the e_i from the first link to the last, and log delta of the group."""
+
+    level: float
+    slopes: Array
+    log_delta: float
+
+    @property
+    def epsilon(self) -> float:
+        return float(self.slopes.sum())
+
+
+@dataclass(frozen=True)
+class Model:
+    """A single record's log delta at ascending epsilons from 0 on, falling."""
+
+    epsilons: Array
+    logs: Array
+
+    def at(self, epsilons: Array) -> Array:
+        return np.interp(epsilons, self.epsilons, self.logs)
+
+    def levels(self) -> tuple[Array, Array, Array]:
+        """Slopes in descending order, and logs of levels and powers that rise with them."""
+        falls = np.maximum(-np.gradient(self.logs, self.epsilons), 1e-9)
+        alpha = np.minimum(np.log(falls) + self.logs - self.epsilons, -math.log(2))
+        alpha = np.maximum.accumulate(alpha[::-1])[
+            ::-1
+        ]  # falls with epsilon: where the model is flat it's what follows
+        power = np.minimum.accumulate(np.minimum(np.logaddexp(self.logs, self.epsilons + alpha), -1e-12))
+        return self.epsilons[::-1], alpha[::-1], power[::-1]
+
+    def chain(self, levels: Array, size: int) -> tuple[Array, Array]:
+        """The e_i of chains that begin at these (logs of) levels, one row a link, and the groups' log deltas."""
+        slopes, alpha, power = self.levels()
+        shift = float(np.exp(self.logs[0]))
+        low, high = levels, _complement(levels)
+        found = np.empty((size, levels.size))
+        log_delta = np.full(levels.size, -np.inf)
+        for i in range(size):
+            steep, flat = low <= alpha[-1], high <= power[-1]
+            found[i] = np.where(steep, np.interp(low, alpha, slopes), 0.0)
+            found[i] = np.where(flat, -np.interp(high, power, slopes), found[i])
+            log_delta = np.logaddexp(self.log_delta(found[i]), log_delta + found[i])
+            up, down = np.interp(low, alpha, power), np.interp(high, power, alpha)
+            middle = np.log(np.minimum(np.exp(low) + shift, 1 - 1e-15))
+            low, high = (
+                np.where(flat, _complement(down), np.where(steep, up, middle)),
+                np.where(flat, down, np.where(steep, _complement(up), _complement(middle))),
+            )
+        return found, log_delta
+
+    def log_delta(self, epsilons: Array) -> Array:
+        """At epsilons of any sign."""
+        return extended(epsilons, self.at(np.abs(epsilons)))
+
+    def links(self, size: int, *, log_delta: float | None = None, epsilon: float = 0.0) -> Links:
+        """The chain of a group with such a delta, or epsilon."""
+        _, alpha, _ = self.levels()
+        low, high = float(alpha[0]), -1e-6
+        next_levels = np.linspace(low, high, _LEVELS)
+        for _ in range(4):
+            levels = next_levels
+            found, logs = self.chain(levels, size)
+            past = logs > log_delta if log_delta is not None else found.sum(axis=0) < epsilon
+            k = int(np.argmax(past)) if past.any() else _LEVELS - 1
+            best = max(k - 1, 0) if past[k] and k > 0 else k
+            next_levels = np.linspace(levels[max(k - 2, 0)], levels[min(k + 1, _LEVELS - 1)], _LEVELS)
+        return Links(float(levels[best]), found[:, best], float(logs[best]))
+
+
+def extended(epsilons: Array, logs: Array) -> Array:
+    """log delta at epsilons of any sign from that at their moduli: delta(-e) = 1 - e^-e + e^-e delta(e)."""
+    size = np.abs(epsilons)
+    with np.errstate(divide="ignore"):
+        mirrored = np.logaddexp(np.log(-np.expm1(-size)), logs - size)
+    return np.where(epsilons < 0, np.minimum(mirrored, 0.0), logs)
+
+
+def _complement(logs: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.log(-np.expm1(np.minimum(logs, -1e-300)))
