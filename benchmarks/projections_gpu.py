@@ -93,7 +93,7 @@ def measured(name: str, r: int | None, device: torch.device, seconds: float, loo
 
 
 def fitted(run: hush.Private) -> dict[str, float]:
-    """MiB that passes over so many examples were found to need, beyond vectors of the parameters' size."""
+    """MiB that passes over so many examples need, beyond vectors of the parameters' size; minus: more than that."""
     return {f"{what}, {rows}": round(size / MIB, 1) for (what, _, rows), size in run._memory.sizes.items()}
 
 

@@ -81,6 +81,7 @@ def measure(
             continue
         gc.collect()
         if device.type == "cuda":
+            torch._C._cuda_clearCublasWorkspaces()  # those of the last way's streams
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(device)
         try:
