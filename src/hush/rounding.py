@@ -14,6 +14,11 @@ TOGETHER = 16
 """So many gradients are added up in float32 on a CPU, before their sums are in float64."""
 LONGEST = 4096
 """So many float32 gradients are added up in a row at most, elsewhere."""
+UNNOTICED = 1 / 400
+"""Of the threshold: by how much a unit's gradient, as it is summed, may differ from the one whose norm was projected.
+
+More than that doesn't pass the check of `hush.gradients.ways` that compares them.
+"""
 
 
 def rounding_margin(batch: float, compute: float = FLOAT32) -> float:

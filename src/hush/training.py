@@ -48,7 +48,7 @@ from hush.optim import AdamBC
 from hush.plan import Plan
 from hush.precision import Watch, is_compiled, unit_roundoff
 from hush.randomness import Randomness
-from hush.rounding import BFLOAT16, FLOAT32, rounding_margin, summed_at_once
+from hush.rounding import BFLOAT16, FLOAT32, UNNOTICED, rounding_margin, summed_at_once
 from hush.sources import Collate, Items, source
 from hush.spending import Spending, open_ledger
 from hush.units import Draw, Records, Users
@@ -229,7 +229,7 @@ class Private:
         def limits() -> tuple[float, ...]:
             seen = BFLOAT16 if self._memory.half else FLOAT32  # by the engine, which has run when this is asked
             compute = max(self._watch.roundoff, seen, unit_roundoff(parameters))
-            margin = rounding_margin(plan.batch, compute)
+            margin = rounding_margin(plan.batch, compute) + (UNNOTICED if plan.projections is not None else 0.0)
             return tuple(threshold * (1 - margin) for threshold in thresholds)
 
         def compute() -> ClippedSum:

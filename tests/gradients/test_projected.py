@@ -29,6 +29,7 @@ from hush.gradients import ClippedSum, Memory, Projected, clipped_sum
 from hush.gradients.projected import full_float32, gaussian_directions
 from hush.keys import Key
 from hush.ledger import Ledger
+from hush.rounding import UNNOTICED, rounding_margin
 
 FORWARD, DOUBLE, LOOP = "one direction at a time", "two backward passes", "one unit after the other"
 
@@ -327,6 +328,26 @@ class TestEveryWayGivesTheSameNumbers:
         assert DOUBLE in found.notes[0]
         assert found.sums[0][0] < 1.5 * 0.7
 
+    @pytest.mark.parametrize("n", [16, 100])
+    def test_as_much_as_training_doesnt_count_is_noticed_of_one_example(self, n: int) -> None:
+        """A four-hundredth of the threshold is what training clips lower by."""
+        w = nn.Parameter(torch.zeros(6))
+        x = torch.zeros(n, 6)
+        x[:, 1] = torch.tensor([0.7, -0.7]).repeat(n // 2)
+        x[0] = torch.tensor([UNNOTICED * 0.7, 0, 0, 0, 0, 0])  # forwards it shows nothing
+        losses: Callable[..., Tensor] = lambda x: TimesWrongOnce.apply(x, w).sum(1)  # noqa: E731
+        engine = Projected(30, gaussian_directions(Key.from_seed(0), 0, [w]), 1)
+        found = clipped_sum([w], losses, (x,), groups=[[0]], weigh=clip, engine=engine)
+        assert DOUBLE in found.notes[0]
+
+    def test_training_counts_what_the_check_may_miss(self) -> None:
+        net = nn.Linear(3, 1)
+        plan = hush.Plan(records=100, batch=50, steps=1, noise_multiplier=1.0, clip=2.0, projections=4)
+        private = hush.Private(net, torch.optim.SGD(net.parameters(), lr=0.1), plan)
+        for (x,) in private.batches((torch.randn(100, 3),)):
+            private.step(lambda x: net(x).squeeze(1), x)
+        assert private.local.limits == (pytest.approx(2.0 * (1 - rounding_margin(50) - UNNOTICED), rel=1e-12),)
+
     @pytest.mark.parametrize("kind", ["normalised", "convolutional", "recurrent"])
     @pytest.mark.parametrize("alike", [False, True])
     def test_honest_networks_pass_the_check_in_large_batches(self, kind: str, alike: bool) -> None:
@@ -351,9 +372,10 @@ class TestEveryWayGivesTheSameNumbers:
             return float(stats.chi2.cdf(8 * (allowed / d) ** 2, 8))
 
         for d in (0.1, 1.0):
-            assert missed(d, 1 / 400) <= 11 / (400 * d) ** 8
-        assert missed(1.0, 1 / 400 + 4096 / 50_000) < 1 / 3e7
-        assert missed(1.0, 1 / 400 + 256 / 50_000) < 1e-13
+            assert missed(d, 1 / 4000) <= 11 / (4000 * d) ** 8
+        assert missed(UNNOTICED, 1 / 4000) < 2e-7
+        assert missed(1.0, 1 / 4000 + 4096 / 50_000) < 1 / 3e7
+        assert missed(1.0, 1 / 4000 + 256 / 50_000) < 1e-13
 
     @pytest.mark.parametrize("place", ["before the first parameter", "between two"])
     def test_examples_that_meet_are_refused(self, place: str) -> None:
