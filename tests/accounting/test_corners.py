@@ -6,7 +6,9 @@ import math
 from itertools import pairwise
 
 import mpmath as mp
+import numpy as np
 import pytest
+from scipy.special import ndtri
 
 from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Guarantees, Mechanism, RandomisedResponse
 
@@ -86,3 +88,20 @@ def test_a_groups_lower_bound_is_no_sum_of_rounding_errors() -> None:
 def test_a_group_of_what_tells_everything_is_told_everything() -> None:
     run = Guarantees.of(40.0, 1e-5).poisson(0.5) + RandomisedResponse(75.8, ADD_REMOVE) * 20
     assert run.group(4).delta(5.0).upper == 1.0  # once NaN
+
+
+@pytest.mark.parametrize("mu", [1e-4, 0.1, 1.0, 3.0])
+def test_the_band_of_errors_holds_to_the_last_place(mu: float) -> None:
+    # 1 less a power had no margin for its own rounding: off by 1e-16, at levels near 1 a lower bound above the truth
+    curve = Gaussian(1 / mu).tradeoff(200)
+    levels = np.array([1e-16, 1e-10, 0.3, 0.5, 1 - 1e-6, 1 - 1e-10, 1 - 1e-13, 1 - 2.0**-52, 1 - 2.0**-53])
+    lower, upper = curve(levels)
+    with mp.workdps(60):
+        for level, low, high in zip(levels.tolist(), lower.tolist(), upper.tolist(), strict=True):
+            rest = 1 - mp.mpf(level)
+            quantile = mp.findroot(lambda x, rest=rest: mp.log(mp.ncdf(x)) - mp.log(rest), _start(level), tol=1e-80)
+            assert low <= mp.ncdf(quantile - 1 / mp.mpf(1 / mu)) <= high
+
+
+def _start(level: float) -> float:
+    return float(ndtri(1 - level)) if level > 0.5 else -float(ndtri(level))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _ULPS = 1e-15  # more than what a few operations lose
+_LAST_PLACES = 4e-16  # what an intercept, a product, a sum and 1 less it lose together, all below 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,9 +162,10 @@ class ErrorCurve:
         levels = np.asarray(alpha, dtype=np.float64)
         if not np.all((levels >= 0) & (levels <= 1)):
             raise ValueError("Type I errors must lie between 0 and 1.")
-        low = 1 - self.below.power(levels)
-        high = 1 - self.above.power(levels)
-        return np.clip(low, 0.0, 1 - levels), np.clip(np.maximum(high, low), 0.0, 1 - levels)
+        low = 1 - self.below.power(levels) - _LAST_PLACES
+        high = 1 - self.above.power(levels) + _LAST_PLACES
+        rest = np.where(levels < 0.5, np.minimum(1 - levels + _LAST_PLACES, 1.0), 1 - levels)  # exact from 1/2 on
+        return np.clip(low, 0.0, 1 - levels), np.clip(np.maximum(high, low), 0.0, rest)
 
     @property
     def advantage(self) -> Bounds:
