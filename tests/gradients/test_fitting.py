@@ -339,8 +339,10 @@ def test_the_allocator_is_limited_while_it_is_asked(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 2 * gib)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", fake.reset)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=100 * gib))
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: fractions[-1], raising=False)
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda x, _: fractions.append(x))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    get, put = {0: lambda: fractions[-1]}, {0: fractions.append}  # they want a number, not torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda number: get[number](), raising=False)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda x, number: put[number](x))
 
     def computation() -> None:
         inside.append(fractions[-1])

@@ -68,14 +68,15 @@ def _no_more_than(limit: float, device: torch.device) -> Iterator[None]:
     if limit == math.inf:
         yield
         return
-    total = torch.cuda.get_device_properties(device).total_memory
-    before: float = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
-    most = (torch.cuda.memory_reserved(device) + limit + _SEGMENTS) / total
-    torch.cuda.set_per_process_memory_fraction(max(0.0, min(before, most)), device)
+    number = torch.cuda.current_device() if device.index is None else device.index
+    total = torch.cuda.get_device_properties(number).total_memory
+    before: float = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(number)
+    most = (torch.cuda.memory_reserved(number) + limit + _SEGMENTS) / total
+    torch.cuda.set_per_process_memory_fraction(max(0.0, min(before, most)), number)
     try:
         yield
     finally:
-        torch.cuda.set_per_process_memory_fraction(before, device)
+        torch.cuda.set_per_process_memory_fraction(before, number)
 
 
 def _counted(computation: Callable[[], object]) -> int:
