@@ -66,7 +66,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     if gaussian is not None:
         return _ordered(subsampled.epsilon(gaussian, log_delta))
     least, most, aim = 0.0, math.inf, tolerance or usual_tolerance(mechanism)
-    if isinstance(mechanism, Group) and grouped.fits(mechanism):
+    if isinstance(mechanism, Group) and log_delta < _NEAR_ONE and grouped.fits(mechanism):
         least, most = grouped.epsilon(mechanism, log_delta, aim)
         most = min(most, mechanism.largest_loss * (1 + _TINY))
         projected = any(heavy.fits(steps) for steps in directions(mechanism.inner))  # their curves take seconds
@@ -98,6 +98,8 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
     if log_delta < _NEAR_ONE:
         contour = heavy.epsilon if heavy.fits(steps) else scattered.epsilon
         engines.insert(1 if lattice.shares_lattice(steps) else 0, contour)
+        if heavy.serves(steps) and not heavy.fits(steps):
+            engines.insert(len(engines) - 1, heavy.epsilon)  # deep, or with a tiny rate: one large loss may decide
     if len(steps) == 1 and steps[0][1] == 1:
         engines.insert(0, _single_epsilon)
     if log_delta < _NEAR_ONE and scattered.enumerated(steps, _ENUMERABLE) is not None:
@@ -145,9 +147,14 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array
             upper = np.log([moments.curve_delta(curve, float(e)) for e in epsilons])
         return np.full(len(epsilons), -np.inf), upper
     gaussian = gaussian_composition(mechanism)
-    finite = _finite_curve(mechanism)
+    by_links = isinstance(mechanism, Group) and gaussian is None and epsilons.size <= _FEW and grouped.fits(mechanism)
+    finite = None if gaussian is not None or by_links else _finite_curve(mechanism)
     if gaussian is not None:
         lower, upper = subsampled.log_delta(gaussian, epsilons)
+    elif by_links:
+        assert isinstance(mechanism, Group)
+        found = [grouped.log_delta(mechanism, float(epsilon), usual_tolerance(mechanism)) for epsilon in epsilons]
+        lower, upper = np.array([low for low, _ in found]), np.array([high for _, high in found])
     elif finite is not None:
         lower, upper = finite(epsilons)
     else:
@@ -172,6 +179,11 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
     lower, upper = contour(steps, epsilons, tolerance)
     if _settled(lower, upper, 12 * tolerance) or np.all(upper < _LOWEST):
         return lower, upper
+    if heavy.serves(steps) and not heavy.fits(steps) and epsilons.size <= _FEW:
+        low, high = heavy.log_delta(steps, epsilons, tolerance)
+        lower, upper = np.maximum(lower, low), np.minimum(upper, high)
+        if _settled(lower, upper, 12 * tolerance):
+            return lower, upper
     low, high = lattice.log_delta(steps, epsilons, tolerance)
     return np.maximum(lower, low), np.minimum(upper, high)
 

@@ -73,7 +73,10 @@ class Binned:
         """About log delta."""
         if self.look is None:
             return self.task.rough_curve(epsilons)
-        return np.array([self.look.log_delta(float(epsilon)) for epsilon in epsilons])
+        infinite = self.look.survey.infinite
+        leak = math.log(infinite) if infinite > 0 else -math.inf
+        sizes = [np.logaddexp.reduce(self.look.sizes(float(epsilon))) for epsilon in epsilons]
+        return np.logaddexp(sizes, leak)
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         if self.look is not None and epsilon > 0:

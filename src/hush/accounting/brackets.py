@@ -143,7 +143,6 @@ class Bracket:
             log_tail=kernel.log_tail(c, height) + math.log(height) - 0.5 * gaussian * height**2,
             chernoff_points=points,
             chernoff_values=values,
-            dropped=0.0,
         )
 
 

@@ -104,12 +104,18 @@ class Chain:
         moved = 1 + (self.rough.at(places) - 1) * np.interp(np.log(np.maximum(places, 1e-12)), np.log(at), ratio)
         return Model(places, np.minimum.accumulate(np.minimum(moved, -1e-12)))
 
-    def look(self, links: Links, tolerance: float) -> None:
-        """Ask for some points around each link, as far apart as the width asked for allows."""
+    def look(self, links: Links, tolerance: float, *, for_delta: bool = False) -> None:
+        """Ask for some points around each link, as far apart as the width asked for, of epsilon or log delta, allows.
+
+        Bounds between points h apart are off by 3/8 c h^2 of g, where delta falls like e^{-c e}; epsilon by that, and
+        log delta by (1 + c) times that.
+        """
         at = np.unique(np.abs(links.slopes))
         falls = (self.model.at(at * (1 - 1e-3)) - self.model.at(at * (1 + 1e-3))) / np.maximum(2e-3 * at, 1e-300)
-        mean = max(links.epsilon, 1e-3 * float(at.sum())) / self.size
-        width = np.minimum(np.sqrt(0.25 * tolerance * mean / (1 + falls)), 0.1 * at + 1e-9)
+        mean = np.full(at.size, max(links.epsilon, 1e-3 * float(at.sum()), 1e-9) / self.size)
+        if for_delta:
+            mean = max(1.0, -links.log_delta) / (self.size * (1 + falls))
+        width = np.minimum(np.sqrt(0.25 * tolerance * mean / (1 + falls)), 0.1 * at + 1e-7)
         points: list[Array] = []
         first = 0
         for last in range(at.size):  # links close together share their points, equally far apart
@@ -245,7 +251,7 @@ def log_delta(
     low, high = -math.inf, 0.0
     links = chain.model.links(size, epsilon=at)
     for _ in range(_ROUNDS):
-        chain.look(links, tolerance)
+        chain.look(links, tolerance, for_delta=True)
         links = chain.model.links(size, epsilon=at)
         low = max(low, chain.log_delta_below(links.level, at))
         high = min(high, chain.split(_summing_to(links.slopes, at)))

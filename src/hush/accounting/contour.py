@@ -24,6 +24,8 @@ REMOVE, ADD = +1, -1
 _MOST_NODES = 4000
 _MOST_TERMS = 4_000_000
 _WIDEST = 6000
+_DEEPEST = -15_000.0
+"""log of the smallest mass that is cut: a group of records asks for deltas that are no floating-point numbers."""
 
 
 class TooWideError(Exception):
@@ -32,13 +34,13 @@ class TooWideError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """A composition in one direction, cut to x-intervals outside which it has at most `dropped` mass."""
+    """A composition in one direction, cut to x-intervals outside which it has at most exp(log_dropped) mass."""
 
     grids: tuple[Grid, ...]
     gaussian: float
     """mu^2 of the steps without subsampling: together they are one Gaussian with this mu."""
     direction: int
-    dropped: float
+    log_dropped: float
 
     def power(self, s: complex | Numbers) -> Numbers:
         return np.asarray(1 + s) if self.direction == REMOVE else np.asarray(-s)
@@ -73,14 +75,15 @@ def problem(steps: Sequence[Step], gaussian: float, direction: int, log_delta: f
     Where the law tilted by `tilt` would still be sizeable at the cut, the interval is widened to hold it.
     """
     total = sum(step.count for step in steps)
-    mass = float(np.exp(max(log_delta - 23.0, -680.0))) / max(total, 1)
-    grids = tuple(_wide_enough(transform.covering_grid(step, mass), direction, tilt) for step in steps)
-    dropped = 0.0
+    log_mass = max(log_delta - 23.0, _DEEPEST) - math.log(max(total, 1))
+    grids = tuple(_wide_enough(transform.grid_for(step, log_mass), direction, tilt) for step in steps)
+    log_dropped = -math.inf
     for grid in grids:
-        absent, present = transform.tail_masses(grid.step, grid.left, grid.right)
-        share = grid.step.rate if direction == REMOVE else 0.0
-        dropped += grid.step.count * ((1 - share) * absent + share * present)
-    return Problem(grids, gaussian, direction, dropped)
+        absent, present = transform.log_tail_masses(grid.step, grid.left, grid.right)
+        if direction == REMOVE:
+            absent = float(np.logaddexp(absent, present + math.log(grid.step.rate)))
+        log_dropped = float(np.logaddexp(log_dropped, absent + math.log(grid.step.count)))
+    return Problem(grids, gaussian, direction, log_dropped)
 
 
 def _wide_enough(grid: Grid, direction: int, tilt: float) -> Grid:
@@ -186,7 +189,7 @@ def _evaluate(
         log_tail=log_tail,
         chernoff_points=points,
         chernoff_values=values,
-        dropped=task.dropped,
+        log_dropped=task.log_dropped,
     )
 
 
@@ -295,7 +298,7 @@ def solve_for_epsilon(
     task = problem(steps, gaussian, direction, -650.0)
     c, log_value = saddle_for_epsilon(task, epsilon, complement)
     for _ in range(6):
-        wider = problem(steps, gaussian, direction, min(max(log_value, -650.0), 0.0), tilt=c)
+        wider = problem(steps, gaussian, direction, min(max(log_value, _DEEPEST), 0.0), tilt=c)
         if wider.grids == task.grids:
             break
         task = wider

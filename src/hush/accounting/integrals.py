@@ -205,7 +205,7 @@ def _evaluate(
         return None
     if direction == ADD:
         shape = np.conj(shape)
-    return Line(c, spacing, nodes, shape, errors, value, log_tail, points, values, 0.0)
+    return Line(c, spacing, nodes, shape, errors, value, log_tail, points, values)
 
 
 def _log_bulk(labels: Sequence[Labels], power: float) -> float:

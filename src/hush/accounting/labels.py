@@ -96,10 +96,9 @@ def reach_below(steps: Sequence[Step], log_certain: float = 30.0) -> float:
     surely = float(sum(-step.count * np.log1p(-step.rate) for step in steps))
     task = problem(steps, 0.0, ADD, -max(40.0, log_certain))
     points = np.geomspace(0.1, 1e6, 60) / surely
-    log_dropped = np.log(max(task.dropped, 1e-300))
     with np.errstate(all="ignore"):
         likely = float(np.nanmin((task.log_mgf(points) + 1e-6 + log_certain + 0.1) / points))
-    return min(surely, likely) if log_dropped < -log_certain - 3 else surely
+    return min(surely, likely) if task.log_dropped < -log_certain - 3 else surely
 
 
 def choose_high(

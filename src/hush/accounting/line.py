@@ -49,8 +49,8 @@ class Line:
     """log of a bound on |exp(Lambda(s) - Lambda(c))| at every node left out."""
     chernoff_points: Array
     chernoff_values: Array
-    dropped: float
-    """P-mass left out of Lambda: it adds between 0 and itself."""
+    log_dropped: float = -np.inf
+    """log of the P-mass left out of Lambda: it adds between 0 and itself."""
 
     def log_delta(self, epsilons: Array) -> tuple[Array, Array]:
         """Certified lower and upper bounds on log delta at each epsilon."""
@@ -68,7 +68,7 @@ class Line:
         error = factor * ((self.errors + np.abs(self.values) * turning) / np.abs(kernel)).sum(axis=1)
         error += np.exp(self.log_tail) / (np.pi * self.nodes[-1].imag) + self._aliases(epsilon[:, 0])
         offset = self.log_scale - self.c * epsilon[:, 0]
-        dropped = np.exp(np.minimum(np.log(self.dropped) - offset, 700.0)) if self.dropped > 0 else 0.0
+        dropped = np.exp(np.minimum(self.log_dropped - offset, 700.0))
         with np.errstate(divide="ignore", invalid="ignore"):
             lower = np.where(total > error, np.log(np.maximum(total - error, 0.0)), -np.inf) + offset
             upper = np.log(np.maximum(total + error, 0.0) + dropped) + offset

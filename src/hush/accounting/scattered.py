@@ -111,7 +111,6 @@ class Side:
             log_tail=kernel.log_tail(c, height) + math.log(height) - 0.5 * gaussian * height**2,
             chernoff_points=points,
             chernoff_values=values,
-            dropped=0.0,
         )
 
     @staticmethod

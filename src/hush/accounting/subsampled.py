@@ -100,7 +100,7 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
     task = contour.problem(composition.steps, composition.gaussian, direction, target)
     points = np.geomspace(0.3, 300.0, 40) / epsilon
     bound = chernoff(task.log_mgf, epsilon, points)
-    if np.logaddexp(bound + 1e-6, np.log(max(task.dropped, 1e-300))) <= target:
+    if np.logaddexp(bound + 1e-6, task.log_dropped) <= target:
         return True
     for tolerance in (_ROUGH, _SHARPEST) if epsilon < _TINY else (_ROUGH,):
         curve, _ = _curve_at(composition, direction, epsilon, False, tolerance, contour.is_complement(target))
@@ -119,7 +119,7 @@ def chernoff_curve(composition: Composition, direction: int, epsilons: Array) ->
     scale = max(float(np.max(epsilons)), 1e-12)
     points = np.geomspace(0.3, 1e5, 60) / scale
     exponents = task.log_mgf(points) + log_peak(points) - np.multiply.outer(epsilons, points)
-    bound = np.logaddexp(exponents.min(axis=1) + 1e-6, np.log(max(task.dropped, 1e-300)))
+    bound = np.logaddexp(exponents.min(axis=1) + 1e-6, task.log_dropped)
     if direction == ADD and composition.gaussian == 0:
         bound = np.where(epsilons >= composition.most_added, -np.inf, bound)
     return np.asarray(np.minimum(bound, 0.0))
@@ -291,7 +291,7 @@ def _log_short_of_one(composition: Composition, direction: int) -> float:
     task = contour.problem(composition.steps, composition.gaussian, direction, -40.0)
     points = contour.place(np.linspace(-12.0, 12.0, 25), complement=True)
     bound = float(np.min(task.log_mgf(points) - points * EPSILON_LIMIT)) + 1e-6
-    return float(np.logaddexp(bound, np.log(max(task.dropped, 1e-300)))) + 1e-9
+    return float(np.logaddexp(bound, task.log_dropped)) + 1e-9
 
 
 def _few_jumps_epsilon(composition: Composition, direction: int, target: float) -> float:

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import log_ndtr, ndtr, ndtri
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
@@ -107,14 +107,33 @@ def tail_masses(step: Step, left: float, right: float) -> tuple[float, float]:
     return absent, present
 
 
-def covering_grid(step: Step, mass: float, right: float = -np.inf, left: float = np.inf) -> Grid:
-    """A first grid over an interval outside which one step has at most `mass`, reaching at least to left and right."""
-    reach = float(-ndtri(max(mass, 1e-300) / 4))
-    hit = max(min(mass / (4 * step.rate), 0.5), 1e-300)
-    left, right = min(left, -reach), max(right, reach, 1 / step.noise - float(ndtri(hit)))
+def log_tail_masses(step: Step, left: float, right: float) -> tuple[float, float]:
+    """The logarithms of the same, raised by more than they may be off: they need not be floating-point numbers."""
+    shift = 1 / step.noise
+    ends = np.array([[left, -right], [left - shift, shift - right]])
+    logs = np.logaddexp.reduce(log_ndtr(ends), axis=1)
+    absent, present = logs + 1e-12 * (1 + np.abs(logs))
+    return float(absent), float(present)
+
+
+def covering_grid(step: Step, mass: float) -> Grid:
+    """A first grid over an interval outside which one step has at most `mass`."""
+    return grid_for(step, float(np.log(mass)))
+
+
+def grid_for(step: Step, log_mass: float) -> Grid:
+    """The same by the logarithm of the mass."""
+    reach = _quantile(log_mass - np.log(4))
+    hit = _quantile(min(log_mass - np.log(4 * step.rate), -np.log(2)))
+    left, right = -reach, max(reach, 1 / step.noise + hit)
     spacing = min(0.2, 0.2 * step.noise)
     size = int(np.ceil((right - left) / spacing))
     return Grid(step, left, (right - left) / size, size)
+
+
+def _quantile(log_mass: float) -> float:
+    """Where a standard Gaussian has at most that mass above; far out by Phi(-x) <= exp(-x^2/2)."""
+    return float(-ndtri(np.exp(log_mass))) if log_mass > -690.0 else float(np.sqrt(-2 * log_mass))
 
 
 def _expm1_minus(z: Numbers) -> Numbers:
