@@ -336,7 +336,7 @@ def test_the_allocator_is_limited_while_it_is_asked(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: fake.most)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: fake.now)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 2 * gib)
+    fake.take(2 * gib)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", fake.reset)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=100 * gib))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -357,7 +357,7 @@ def test_the_allocator_is_limited_while_it_is_asked(monkeypatch: pytest.MonkeyPa
             ask(3 * gib)
     else:
         assert ask(3 * gib) == (300 if error is None else math.inf)
-    assert inside == [pytest.approx(0.05, abs=0.001)]  # 3 GiB beyond the 2 that are taken, of 100
+    assert inside == [pytest.approx(0.05, abs=0.001)]  # 3 GiB beyond the 2 that are held, of 100
     assert fractions[-1] == 0.9
     if error is not None:
         with pytest.raises(type(error)):

@@ -71,7 +71,7 @@ def _no_more_than(limit: float, device: torch.device) -> Iterator[None]:
     number = torch.cuda.current_device() if device.index is None else device.index
     total = torch.cuda.get_device_properties(number).total_memory
     before: float = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(number)
-    most = (torch.cuda.memory_reserved(number) + limit + _SEGMENTS) / total
+    most = (torch.cuda.memory_allocated(number) + limit + _SEGMENTS) / total
     torch.cuda.set_per_process_memory_fraction(max(0.0, min(before, most)), number)
     try:
         yield
