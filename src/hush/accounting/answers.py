@@ -36,6 +36,8 @@ Engine = Callable[[Steps, float, float], tuple[float, float]]
 
 EPSILON_LIMIT = crossing.EPSILON_LIMIT
 _TINY = 4e-16
+_LOOSE = 9e-16  # what largest losses lose: a product, an amplification, and a sum of them
+_FURTHEST = 1e6  # epsilons beyond are asked no more: delta is no larger there
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _FEW = 4  # epsilons that may each have a look of their own
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
@@ -49,15 +51,9 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         raise ValueError(f"delta must be at least 0 and below 1, got {delta}.")
     if delta == 0:
         return _pure_epsilon(mechanism)
-    rest, leak = without_leaks(mechanism)
-    if leak > 0:
-        # delta = leak + (1 - leak) delta of the rest, solved for the latter and widened for rounding
-        left = (delta - leak) / (1 - leak)
-        if left <= 1e-12 * delta:
-            return Bounds(EPSILON_LIMIT, math.inf) if left < 0 else Bounds(0.0, math.inf)
-        margin = 4 * _TINY * delta
-        low, high = epsilon(rest, min(left + margin, 1 - _TINY), tolerance), epsilon(rest, left - margin, tolerance)
-        return Bounds(min(low.lower, high.lower), high.upper)
+    rest, log_holds = without_leaks(mechanism)
+    if log_holds < 0:
+        return _epsilon_beside_leaks(rest, log_holds, delta, tolerance)
     log_delta = math.log(delta)
     if has_renyi(mechanism):
         bound = moments.curve_epsilon(log_moments(mechanism), delta)
@@ -68,7 +64,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     least, most, aim = 0.0, math.inf, tolerance or usual_tolerance(mechanism)
     if isinstance(mechanism, Group) and log_delta < _NEAR_ONE and grouped.fits(mechanism):
         least, most = grouped.epsilon(mechanism, log_delta, aim)
-        most = min(most, mechanism.largest_loss * (1 + _TINY))
+        most = min(most, mechanism.largest_loss * (1 + _LOOSE))
         projected = any(heavy.fits(steps) for steps in directions(mechanism.inner))  # their curves take seconds
         if projected or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
             return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
@@ -76,7 +72,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     if finite is not None:
         lower, upper = crossing.certified_root(finite, 1.0, log_delta)
         lower, upper = max(least, lower), min(most, upper)
-        upper = min(upper, mechanism.largest_loss * (1 + _TINY))
+        upper = min(upper, mechanism.largest_loss * (1 + _LOOSE))
         return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
     found: list[tuple[float, float]] = []
     for steps in directions(mechanism):
@@ -86,7 +82,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         if found[-1][0] >= EPSILON_LIMIT:
             break  # the other direction changes nothing
     lowest = max(end for end, _ in found)
-    highest = min(max(end for _, end in found), mechanism.largest_loss * (1 + _TINY))
+    highest = min(max(end for _, end in found), mechanism.largest_loss * (1 + _LOOSE))
     return _ordered((lowest, highest if highest <= EPSILON_LIMIT else math.inf))
 
 
@@ -113,6 +109,18 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
     return low, high
 
 
+def _epsilon_beside_leaks(rest: Mechanism, log_holds: float, delta: float, tolerance: float | None) -> Bounds:
+    """1 - delta = (1 - leak) (1 - delta of the rest), solved for the latter, with what rounding may do to it."""
+    log_kept = math.log1p(-delta)
+    doubt = 4 * _TINY * (abs(log_kept) + abs(log_holds))
+    least, most = (-math.expm1(log_kept - log_holds + sign * doubt) * (1 - sign * _TINY) for sign in (1, -1))
+    if most <= 0:
+        return Bounds(EPSILON_LIMIT, math.inf)  # the leak alone exceeds delta
+    low = epsilon(rest, most, tolerance).lower if most < 1 else 0.0
+    high = epsilon(rest, least, tolerance).upper if least > 0 else math.inf
+    return Bounds(min(low, high), high)
+
+
 def _single_epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Of one release, by the tails of its loss."""
     curve = single.curve(steps[0][0])
@@ -123,7 +131,10 @@ def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
     """The smallest delta at epsilon >= 0, enclosed."""
     if not 0 <= epsilon < math.inf:
         raise ValueError(f"epsilon must be finite and not negative, got {epsilon}.")
-    lower, upper = log_delta_curve(mechanism, np.array([float(epsilon)]))
+    at = min(float(epsilon), _FURTHEST)
+    lower, upper = log_delta_curve(mechanism, np.array([at]))
+    if epsilon > at:
+        lower = np.array([_log_least(mechanism)])
     # What is too small for floating point is small, but an upper bound must not round it down to nothing.
     smallest = math.ulp(0.0) if upper[0] > -math.inf else 0.0
     low, high = (math.exp(end[0]) * (1 + sign * _rounded(end[0])) for end, sign in ((lower, -1), (upper, 1)))
@@ -137,15 +148,18 @@ def _rounded(log: float) -> float:
 
 def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array]:
     """Certified bounds on log delta at ascending epsilons >= 0, the larger of both directions."""
-    rest, leak = without_leaks(mechanism)
-    if leak > 0:
-        lower, upper = (leak + (1 - leak) * np.exp(log) for log in log_delta_curve(rest, epsilons))
+    rest, log_holds = without_leaks(mechanism)
+    if log_holds < 0:
+        leak, holds = -math.expm1(log_holds), math.exp(log_holds)
+        lower, upper = (leak + holds * np.exp(log) for log in log_delta_curve(rest, epsilons))
         return np.log(lower) - 8 * _TINY, np.minimum(np.log(upper) + 8 * _TINY, 0.0)
     if has_renyi(mechanism):
         curve = log_moments(mechanism)
-        with np.errstate(divide="ignore"):
-            upper = np.log([moments.curve_delta(curve, float(e)) for e in epsilons])
+        upper = np.array([moments.curve_log_delta(curve, float(e)) for e in epsilons])
         return np.full(len(epsilons), -np.inf), upper
+    beyond = epsilons >= mechanism.largest_loss * (1 + _LOOSE)
+    if beyond.all():
+        return np.full(len(epsilons), -np.inf), np.full(len(epsilons), -np.inf)
     gaussian = gaussian_composition(mechanism)
     by_links = isinstance(mechanism, Group) and gaussian is None and epsilons.size <= _FEW and grouped.fits(mechanism)
     finite = None if gaussian is not None or by_links else _finite_curve(mechanism)
@@ -161,13 +175,17 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array
         curves = [_log_delta(steps, epsilons, usual_tolerance(mechanism)) for steps in directions(mechanism)]
         lower = np.max([low for low, _ in curves], axis=0)
         upper = np.max([high for _, high in curves], axis=0)
-    beyond = epsilons >= mechanism.largest_loss * (1 + _TINY)
     lower, upper = np.where(beyond, -np.inf, lower), np.where(beyond, -np.inf, np.minimum(upper, 0.0))
     # delta falls: a lower bound holds to the left as well, an upper bound to the right
     return np.maximum.accumulate(lower[::-1])[::-1], np.minimum.accumulate(upper)
 
 
 def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
+    least = least_delta(steps)
+    if least > 1 - 1e-9:
+        return np.full(len(epsilons), math.log(least)), np.zeros(len(epsilons))
+    if scattered.enumerated(steps, _ENUMERABLE) is not None:
+        return scattered.log_delta(steps, epsilons, tolerance)
     curve = single.curve(steps[0][0]) if len(steps) == 1 and steps[0][1] == 1 else None
     if curve is not None:
         lower, upper = curve(epsilons)
@@ -208,8 +226,13 @@ def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
 
 def _lines(mechanism: Mechanism, points: int, smallest: float) -> tuple[Lines, Lines]:
     epsilons = spread_epsilons(mechanism, points, smallest)
-    leak = max(least_delta(steps) for steps in directions(mechanism))
-    return lines_from_curve(epsilons, *log_delta_curve(mechanism, epsilons), leak)
+    return lines_from_curve(epsilons, *log_delta_curve(mechanism, epsilons), math.exp(_log_least(mechanism)))
+
+
+def _log_least(mechanism: Mechanism) -> float:
+    """log of what delta is at least, at any epsilon."""
+    least = 0.0 if has_renyi(mechanism) else max(least_delta(steps) for steps in directions(mechanism))
+    return math.log(least) if least > 0 else -math.inf
 
 
 def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array:
@@ -254,8 +277,7 @@ def _pure_epsilon(mechanism: Mechanism) -> Bounds:
     largest = mechanism.largest_loss
     if math.isinf(largest):
         raise ValueError(f"delta must be positive: {mechanism.describe()} is not purely private at any epsilon.")
-    lower = 0.0 if mechanism.tag == "bound" else largest * (1 - _TINY)
-    return Bounds(min(lower, largest), largest * (1 + _TINY))
+    return Bounds(largest * (1 - _LOOSE), largest * (1 + _LOOSE))
 
 
 def _ordered(interval: tuple[float, float]) -> Bounds:

@@ -75,6 +75,15 @@ def curve_delta(curve: LogMoment, epsilon: float, conversion: Conversion = IMPRO
     return _refine(lambda orders, moments: delta_from_moments(orders, moments, epsilon, conversion), curve)
 
 
+def curve_log_delta(curve: LogMoment, epsilon: float, conversion: Conversion = IMPROVED) -> float:
+    """The logarithm of `curve_delta`, which never underflows."""
+
+    def bound(orders: Array, moments: Array) -> float:
+        return min(float(np.min(conversion.log_delta(orders, moments, np.array(epsilon)))), 0.0)
+
+    return _refine(bound, curve)
+
+
 def curve_log_deltas(curve: LogMoment, epsilons: ArrayLike, conversion: Conversion = IMPROVED) -> Array:
     """log delta at many epsilons at once, each with the best of 400 lambdas from 1e-3 to 1e5; never underflows."""
     orders = np.geomspace(1e-3, 1e5, 400)[:, None]

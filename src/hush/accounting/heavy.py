@@ -24,7 +24,7 @@ from hush.accounting.cells import MANY, Aim, Rough, Steps, aim_at, bin_edges, ro
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.line import Line, log_peak
 from hush.accounting.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
-from hush.accounting.points import GaussianLaw, Points, Scattered, exact
+from hush.accounting.points import GaussianLaw, Points, Scattered, exact, surely_infinite
 from hush.accounting.projection import ProjectedPair
 from hush.accounting.smoothing import Kernel, width_for
 
@@ -43,7 +43,13 @@ class Side:
 
     @property
     def infinite(self) -> float:
-        return -math.expm1(math.fsum(count * math.log1p(-law.infinite) for law, count in self.laws))
+        return surely_infinite(self.laws)
+
+    @property
+    def log_hidden(self) -> float:
+        """log of what may have an infinite loss besides, smaller than any floating-point number."""
+        hidden = [math.log(count) + law.log_hidden for law, count in self.laws if isinstance(law, Points)]
+        return float(np.logaddexp.reduce(hidden)) if hidden else -math.inf
 
     def doubt(self, log_delta: float) -> float:
         """How far rounding may move epsilon: by 4 * 2^-50 a step, and of each loss.
@@ -84,7 +90,7 @@ class Curve:
             logs.append(np.full(at.shape, math.log(infinite)))
         if self.side.above:
             logs += [np.minimum(log_bound(paths, order, at), 0.0) for paths, order in self.small]
-            logs.append(np.full(at.shape, self.log_sure))
+            logs += [np.full(at.shape, self.log_sure), np.full(at.shape, self.side.log_hidden)]
         elif self.top is not None:
             # P - e^eps Q of the paths with a loss at the top
             mass = float(self.top.log_mgf(np.zeros(1))[0]) - 1e-9
@@ -244,7 +250,7 @@ def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
         bound = min(float(log_bound(paths, order, at)[0]) for order in np.geomspace(0.3, 300.0, 30) / epsilon)
         beyond = math.log(max(more.infinite, 1e-300))
         margin = 1e-9 + 4 * _UNIT * sum(count for _, count in more.laws)
-        if np.logaddexp.reduce([bound, beyond, log_delta - 30]) + margin <= log_delta:
+        if np.logaddexp.reduce([bound, beyond, more.log_hidden, log_delta - 30]) + margin <= log_delta:
             return True
     upper, _ = _curve(more, rough, aim, 0.05, _TERMS // 10)
     return bool(upper(np.array([epsilon]))[0] <= log_delta)

@@ -21,19 +21,20 @@ def has_renyi(mechanism: Mechanism) -> bool:
 
 
 def without_leaks(mechanism: Mechanism) -> tuple[Mechanism, float]:
-    """The composition without its (0, delta) promises, and the probability that any of them fails.
+    """The composition without its (0, delta) promises, and the log of the chance that none of them fails.
 
     The pair of a (0, delta) promise tells everything with probability delta and nothing otherwise, so next to others
-    it adds leak + (1 - leak) delta(epsilon): no lattice needed.
+    it leaves 1 - delta = (1 - leak) (1 - delta of the others): no lattice needed.
     """
-    kept, log_holds = [], 0.0
+    kept, logs = [], []
     for part, count in mechanism.parts():
         if isinstance(part, Guarantees) and len(part.promises) == 1 and part.promises[0][0] == 0:
-            log_holds += count * (math.log1p(-part.promises[0][1]) if part.promises[0][1] < 1 else -math.inf)
+            logs.append(count * (math.log1p(-part.promises[0][1]) if part.promises[0][1] < 1 else -math.inf))
         else:
             kept.append((part, count))
+    log_holds = math.fsum(logs)
     alone = log_holds in (0.0, -math.inf) or not kept
-    return (mechanism, 0.0) if alone else (compose(kept), -math.expm1(log_holds))
+    return (mechanism, 0.0) if alone else (compose(kept), log_holds)
 
 
 def gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:

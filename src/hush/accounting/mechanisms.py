@@ -283,7 +283,7 @@ class Composition(Mechanism):
 
     @property
     def largest_loss(self) -> float:
-        return sum(count * part.largest_loss for part, count in self.counted)
+        return math.fsum(count * part.largest_loss for part, count in self.counted)
 
     def parts(self) -> tuple[tuple[Mechanism, int], ...]:
         return self.counted

@@ -60,6 +60,8 @@ class Points:
     infinite: float = 0.0
     binned: bool = False
     """Whether the losses are numbers that were chosen, not known to 2^-50 of themselves."""
+    log_hidden: float = -math.inf
+    """log of a bound on further mass at infinite loss, too small to be told by a floating-point number."""
 
     @cached_property
     def largest(self) -> float:
@@ -217,16 +219,22 @@ def sampled_loss(inner: Array, rate: float) -> Array:
     return np.where(np.abs(change) < 0.5, near, np.logaddexp(math.log1p(-rate), math.log(rate) + inner))
 
 
+def surely_infinite(laws: Sequence[tuple[Scattered, int]]) -> float:
+    """The chance that some loss of a composition is infinite, which may be certain."""
+    if any(law.infinite >= 1 for law, _ in laws):
+        return 1.0
+    return -math.expm1(math.fsum(count * math.log1p(-law.infinite) for law, count in laws))
+
+
 def product(laws: Sequence[tuple[Scattered, int]], most: int) -> Points | None:
     """The law of the sum, by enumeration, if it has no more points than that."""
-    losses, logs, log_finite = np.zeros(1), np.zeros(1), 0.0
+    losses, logs = np.zeros(1), np.zeros(1)
     for law, count in laws:
         power = _power(law, count, most) if isinstance(law, Points) else None
         if power is None or losses.size * power[0].size > most:
             return None
         losses, logs = (np.add.outer(row, other).ravel() for row, other in zip((losses, logs), power, strict=True))
-        log_finite += count * math.log1p(-law.infinite)
-    return Points(losses, logs, -math.expm1(log_finite))
+    return Points(losses, logs, surely_infinite(laws))
 
 
 def _power(law: Points, count: int, most: int) -> tuple[Array, Array] | None:

@@ -19,7 +19,7 @@ from hush.accounting.binned import enclosing_laws, is_open
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.line import Line, alias_free_spacing, chernoff_points, log_peak
 from hush.accounting.losses import Array, Pair
-from hush.accounting.points import GaussianLaw, Points, Scattered, exact, product
+from hush.accounting.points import GaussianLaw, Points, Scattered, exact, product, surely_infinite
 from hush.accounting.smoothing import Kernel, width_for
 from hush.accounting.survey import Survey
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
@@ -44,7 +44,7 @@ class Side:
 
     @property
     def infinite(self) -> float:
-        return -math.expm1(math.fsum(count * math.log1p(-law.infinite) for law, count in self.laws))
+        return surely_infinite(self.laws)
 
     @property
     def top(self) -> float:
