@@ -25,6 +25,7 @@ from hush.accounting.subsampled import Composition, chernoff_curve
 Places = NDArray[np.intp]
 
 _LINES = 40  # that are set up for one question
+_DEEP = 200.0  # a log delta below minus that is known no less well
 _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
 _REACH = 0.6  # and where a line that is kept may be sharp
 
@@ -177,7 +178,7 @@ class Asked:
                 lower[where], upper[where] = np.fmax(lower[where], low), np.fmin(upper[where], high)
 
         def waiting() -> Places:
-            wide = ~(upper - lower <= tolerance * np.maximum(1.0, -upper)) & (upper > enough)
+            wide = ~(upper - lower <= tolerance * np.clip(-upper, 1.0, _DEEP)) & (upper > enough)
             return np.flatnonzero(wide & ~tried)
 
         for at, curve in reversed(kept):
@@ -196,11 +197,17 @@ class Asked:
                 upper[close] = np.fmin(upper[close], maker.bound(epsilons[close], at, float(sizes[middle])))
                 if np.all(upper[close] <= enough[close]):
                     continue
-            made = maker.curve(at, float(sizes[middle]), 0.7 * tolerance)
+            size = float(sizes[middle])
+            made = maker.curve(at, size, 0.7 * tolerance * share(size) / max(1.0, -size))
             if made is not None:
                 kept.append((at, made))
                 ask(made, left[epsilons[left] <= first * (1 + _REACH) + 1e-3])
         return lower, upper
+
+
+def share(size: float) -> float:
+    """What a tolerance is a share of, where log delta is about `size`."""
+    return min(max(1.0, -size), _DEEP)
 
 
 def _width(curve: Curve, epsilon: float) -> float:

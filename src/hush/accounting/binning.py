@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.special import log_ndtr
 
 from hush.accounting.closed import inner_loss
 from hush.accounting.doubts import doubts
 from hush.accounting.laws import UNDERFLOW, spread
-from hush.accounting.losses import Array, Pair, Poisson
+from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Uniform
 from hush.accounting.points import Points
 from hush.accounting.projection import ProjectedPair
 
 _UNIT = 2.0**-50
+_LEAST = 1e-280  # a mass that is surely good to its last digits
+_TAIL = 200  # bins of a tail that has only logarithms
 _FAR = 300.0
 """Losses from which on Q-masses are logarithms."""
 
@@ -36,12 +39,53 @@ def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     above = np.flatnonzero(far[1:-1])
     if above.size:
         masses, infinite = _spread_far(more_p, more_q, edges, logs - doubt)
-    more = _points(edges, masses, max(infinite, pair.infinite) + UNDERFLOW)
+    more = _with_far_tail(pair, edges, more_p, more_q)
+    if more is None:
+        more = _points(edges, masses, max(infinite, pair.infinite) + UNDERFLOW)
     known = (less_p > 0) & ((less_q > UNDERFLOW) | far)
     p, q = less_p[known], less_q[known]
     losses = np.where(far[known], np.log(p) - (logs + doubt)[known], _log_quotient(p, q))
     losses -= 4 * _UNIT * np.where(far[known], np.abs(np.log(p)) + np.abs(losses), 0.0)
     return _points(losses, p, pair.infinite), more
+
+
+def _with_far_tail(pair: Pair, edges: Array, p: Array, q: Array) -> Points | None:
+    """The law that reveals more where the last bins' masses are no floating-point numbers, but have logarithms.
+
+    Beyond a loss with next to nothing above it, a bin has no more than the whole tail, and all of it at its upper end.
+    What lies so far below that it can't be told goes to where it can.  None where this isn't needed, or not known.
+    """
+    above = np.cumsum(p[::-1])[::-1][1:]
+    if above[-1] > _LEAST or pair.infinite > 0:
+        return None
+    j = int(np.argmax(above <= _LEAST))
+    logs = _log_tails(pair, edges[j:])
+    if j < 1 or logs is None:
+        return None
+    masses, _ = spread(np.append(p[: j + 1], 0.0), np.append(q[: j + 1], 0.0), edges[: j + 1])
+    first = int(np.argmax(np.cumsum(p) > _LEAST))
+    if first > 0:
+        first = min(first, j)
+        masses[:first] = 0.0
+        masses[first] += 2 * _LEAST
+    known = _points(edges[: j + 1], masses, 0.0)
+    kept = np.unique(np.linspace(0, logs.size - 1, min(logs.size, _TAIL)).astype(int))
+    places, logs = edges[j:][kept], logs[kept]
+    return Points(
+        np.append(known.losses, places[1:]), np.append(known.logs, logs[:-1]), 0.0, log_hidden=float(logs[-1])
+    )
+
+
+def _log_tails(pair: Pair, edges: Array) -> Array | None:
+    """Upper bounds on log P(L > edge) at ascending edges > 0 for Gaussian releases, sampled or not; None for others."""
+    rate, inner = (pair.rate, pair.inner) if isinstance(pair, Poisson | Uniform) else (1.0, pair)
+    if not isinstance(inner, GaussianPair) or not edges[0] > 0:
+        return None
+    scaled = (edges if rate == 1 else inner_loss(rate, edges)) / inner.mu
+    logs = log_ndtr(inner.mu / 2 - scaled) + math.log(rate)
+    if rate < 1:
+        logs = np.logaddexp(logs, log_ndtr(-inner.mu / 2 - scaled) + math.log1p(-rate))
+    return np.asarray(np.minimum(logs + 1e-9 * (1 + np.abs(logs)), 0.0))
 
 
 def _log_quotient(p: Array, q: Array) -> Array:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hush.accounting.asked import share
 from hush.accounting.crossing import EPSILON_LIMIT
 from hush.accounting.errors import corner
 from hush.accounting.links import Links, Model, extended
@@ -29,6 +30,7 @@ row says, to about so much of it, or of 1."""
 
 _ROUNDS = 5
 _SHARP = 1e-4  # of log delta, at first
+_LEVELS = np.append(np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 64.0, 15))  # that are tried, beside the model's
 _BESIDE = 2.5  # widths on either side of a link where points are asked
 _MOST = 1500  # points asked in all
 LONGEST = 1000
@@ -107,15 +109,19 @@ class Chain:
     def look(self, links: Links, tolerance: float, *, for_delta: bool = False) -> None:
         """Ask for some points around each link, as far apart as the width asked for, of epsilon or log delta, allows.
 
-        Bounds between points h apart are off by 3/8 c h^2 of g, where delta falls like e^{-c e}; epsilon by that, and
-        log delta by (1 + c) times that.
+        Bounds between points h apart are off by 3/8 c h^2 of g, where delta falls like e^{-c e}.  With the group's own
+        c that is 1 + c times as much of its delta, and (1 + c)/c times as much in epsilon.
         """
         at = np.unique(np.abs(links.slopes))
         falls = (self.model.at(at * (1 - 1e-3)) - self.model.at(at * (1 + 1e-3))) / np.maximum(2e-3 * at, 1e-300)
-        mean = np.full(at.size, max(links.epsilon, 1e-3 * float(at.sum()), 1e-9) / self.size)
+        falls = np.maximum(falls, 1e-9)
+        steep = math.exp(min(links.epsilon + links.level - links.log_delta, 50.0))
+        wanted = max(links.epsilon, 1e-3 * float(at.sum()), 1e-9) * steep / (1 + steep)
         if for_delta:
-            mean = max(1.0, -links.log_delta) / (self.size * (1 + falls))
-        width = np.minimum(np.sqrt(0.25 * tolerance * mean / (1 + falls)), 0.1 * at + 1e-7)
+            wanted = max(1.0, -links.log_delta) / (1 + steep)
+        unsure = self.sharpness * np.array([share(float(size)) for size in self.model.at(at)])
+        square = np.maximum(0.25 * tolerance * wanted / self.size, 4 * unsure / (1 + falls)) / falls
+        width = np.minimum(np.sqrt(square), 0.1 * at + 1e-7)
         points: list[Array] = []
         first = 0
         for last in range(at.size):  # links close together share their points, equally far apart
@@ -134,10 +140,13 @@ class Chain:
     def lines(self) -> tuple[Array, Array]:
         """Lines below g from end to end: their mirror images belong to the other side of the diagonal."""
         at = np.searchsorted(self.epsilons, self.places)
+        gaps = np.nan_to_num(self.upper[at] - self.lower[at], nan=math.inf)
+        sharp = gaps <= 4 * np.median(gaps) + 1e-9  # any points will do, and those that say little spoil the chords
+        at, places = at[sharp], self.places[sharp]
         lower, upper = self.lower[at], self.upper[at]
-        slopes, values = lines_below(self.places, lower, upper, self.log_least)
+        slopes, values = lines_below(places, lower, upper, self.log_least)
         # from 0 to the first point delta is above its first chord, extended
-        slopes, values = np.append(slopes, 0.0), np.append(values, _extended_to_zero(self.places, lower, upper))
+        slopes, values = np.append(slopes, 0.0), np.append(values, _extended_to_zero(places, lower, upper))
         return np.append(slopes, -slopes), np.append(values, extended(-slopes, values))
 
     def powers(self, levels: Array) -> Array:
@@ -159,7 +168,7 @@ class Chain:
 
     def epsilon_below(self, links: Links, log_delta: float) -> float:
         """An epsilon at which delta is still too large; 0 where none was seen."""
-        levels = links.level + np.linspace(-0.4, 0.4, 33)
+        levels = np.minimum(links.level + _LEVELS, 0.0)
         powers = self.powers(levels)
         with np.errstate(invalid="ignore", divide="ignore"):
             found = powers + np.log(-np.expm1(log_delta - powers)) - levels
@@ -168,7 +177,7 @@ class Chain:
 
     def log_delta_below(self, level: float, epsilon: float) -> float:
         """A lower bound on log delta of the group."""
-        levels = level + np.linspace(-0.4, 0.4, 33)
+        levels = np.minimum(level + _LEVELS, 0.0)
         powers = self.powers(levels)
         with np.errstate(invalid="ignore", divide="ignore"):
             found = powers + np.log(-np.expm1(epsilon + levels + _margin(1, abs(level) + epsilon) - powers))
@@ -194,7 +203,7 @@ def epsilon(
     chain = Chain(oracle, rough, size, log_least)
     low, high = 0.0, math.inf
     links = chain.model.links(size, log_delta=log_delta)
-    for _ in range(_ROUNDS):
+    for k in range(_ROUNDS):
         chain.look(links, tolerance)
         links = chain.model.links(size, log_delta=log_delta)
         if links.epsilon < 1e-3 * np.abs(links.slopes).sum() and _zero(chain, log_delta):
@@ -208,7 +217,7 @@ def epsilon(
         high = min(high, _above(chain, links, log_delta))
         if high - low <= max(tolerance * high, 1e-12) < math.inf or chain.epsilons.size > _MOST:
             break
-        chain.sharpness /= 3 if high < 1.03 * low else 1  # the links are where they should be
+        chain.sharpness /= 3 if high < 1.03 * low or k > 1 else 1  # the links are where they should be
     return min(low, high), high
 
 

@@ -91,7 +91,17 @@ class Model:
             k = int(np.argmax(past)) if past.any() else _LEVELS - 1
             best = max(k - 1, 0) if past[k] and k > 0 else k
             next_levels = np.linspace(levels[max(k - 2, 0)], levels[min(k + 1, _LEVELS - 1)], _LEVELS)
-        return Links(float(levels[best]), found[:, best], float(logs[best]))
+        # where the model has a kink, chains jump: what lies between two of them is about as good as a chain
+        other = min(best + 1, _LEVELS - 1)
+        between = np.linspace(0.0, 1.0, _LEVELS)
+        slopes = np.multiply.outer(found[:, best], 1 - between) + np.multiply.outer(found[:, other], between)
+        logs = np.full(_LEVELS, -np.inf)
+        for row in slopes:
+            logs = np.logaddexp(self.log_delta(row), logs + row)
+        past = logs > log_delta if log_delta is not None else slopes.sum(axis=0) < epsilon
+        k = max(int(np.argmax(past)) - 1, 0) if past.any() else _LEVELS - 1
+        level = float(levels[best] + between[k] * (levels[other] - levels[best]))
+        return Links(level, slopes[:, k], float(logs[k]))
 
 
 def extended(epsilons: Array, logs: Array) -> Array:
