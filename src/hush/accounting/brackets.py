@@ -158,7 +158,7 @@ def _nodes(c: float, kernel: Kernel, size: float, gaussian: float, spacing: floa
 
 def bracket(laws: Laws, low: float, high: float) -> Bracket | None:
     """The paths with all losses up to `high`, at least one above `low` (which may be -inf); None if there are none."""
-    below = all(not isinstance(law, Points) or float(law.losses.min()) <= low for law, _ in laws)
+    below = low > -math.inf and all(not isinstance(law, Points) or float(law.losses.min()) <= low for law, _ in laws)
     parts = []
     for law, count in laws:
         if not isinstance(law, Points):

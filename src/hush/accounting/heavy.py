@@ -256,6 +256,7 @@ def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
     return bool(upper(np.array([epsilon]))[0] <= log_delta)
 
 
+@np.errstate(all="ignore")
 def curve_at(rough: Rough, epsilon: float, log_delta: float, tolerance: float) -> crossing.Curve:
     """Certified bounds on log delta that are sharp near an epsilon where it is about that."""
     aim = aim_at(rough, epsilon, min(log_delta, 0.0))

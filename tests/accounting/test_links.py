@@ -1,0 +1,146 @@
+"""Groups of records by their links: against all ways to split epsilon, closed forms, and deltas far below 1e-300."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy.interpolate import CubicSpline
+from scipy.optimize import minimize
+
+from hush.accounting import REPLACE_ONE, Gaussian, Laplace, Mechanism, chains, heavy, links, single
+from hush.accounting import sampled as sampling
+from hush.accounting.answers import log_delta_curve
+from hush.accounting.cells import rough_look
+from hush.accounting.closed import gaussian_curve
+from hush.accounting.kinds import directions
+from hush.accounting.losses import GaussianPair, Pair, Poisson, Uniform
+
+RUNS: list[tuple[Mechanism, int, float]] = [
+    (Gaussian(1.3).poisson(0.01) * 100, 2, 1e-5),
+    (Gaussian(5.3).poisson(0.014) * 8, 3, 1e-28),
+    (Gaussian(2.1).poisson(1e-3) * 105, 5, 1e-20),
+    (Gaussian(2.1).uniform(11, of=10_000) * 1705, 3, 1e-29),
+    (Gaussian(2.4).uniform(23, of=10_000) * 4, 2, 1e-24),
+    (Laplace(3.0).poisson(0.02) * 500, 3, 1e-9),
+]
+
+
+def least_split(run: Mechanism, size: int, epsilon: float, side: int) -> float:
+    """The least, over splits of epsilon, of the sum of delta(e_i) e^(e_(i+1) + ...), by a general-purpose search.
+
+    Of lower (0) or upper (1) bounds on the deltas, interpolated.
+    """
+    sampled = isinstance(run.parts()[0][0], sampling.Uniform)
+    places = epsilon / size * (np.linspace(0.94, 1.06, 11) if sampled else np.linspace(0.6, 1.7, 24))
+    found = heavy.log_delta(directions(run)[0], places, 1e-4) if sampled else log_delta_curve(run, places)
+    log_delta = CubicSpline(places, found[side])
+
+    def log_sum(free: np.ndarray) -> float:
+        parts = np.append(free, epsilon - free.sum())
+        if parts.min() < places[0] or parts.max() > places[-1]:
+            return 1e3
+        after = np.append(np.cumsum(parts[::-1])[::-1][1:], 0.0)
+        return float(np.logaddexp.reduce(log_delta(parts) + after))
+
+    start = epsilon / size * np.linspace(1.02, 0.98, size)[:-1]
+    return float(minimize(log_sum, start, method="Nelder-Mead", options={"xatol": 1e-5 * epsilon}).fun)
+
+
+@pytest.mark.parametrize(("run", "size", "delta"), RUNS)
+def test_a_groups_epsilon_is_where_the_best_split_has_that_delta(run: Mechanism, size: int, delta: float) -> None:
+    began = time.process_time()
+    bounds = run.group(size).epsilon(delta)
+    assert time.process_time() - began < 1.0
+    assert bounds.width <= 1e-3 * bounds.upper
+    assert least_split(run, size, bounds.lower, 1) >= math.log(delta) - 1e-3
+    assert least_split(run, size, bounds.upper, 0) <= math.log(delta) + 1e-3
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.7])
+@pytest.mark.parametrize("size", [2, 7])
+@pytest.mark.parametrize("delta", [1e-3, 1e-50])
+def test_groups_of_gaussians_of_any_size_agree_with_the_closed_form(noise: float, size: int, delta: float) -> None:
+    """Epsilons up to 1e4, where a single record's log delta is asked down to -9000."""
+    curve, places = gaussian_curve(noise**-2), np.append(0.0, np.geomspace(1e-3, 2e4, 300))
+    exact = gaussian_curve((size / noise) ** 2)
+    oracle, rough = (lambda at, sizes, sharpness: curve(at)), links.Model(places, curve(places)[1])
+    low, high = chains.epsilon(oracle, rough, size, -math.inf, math.log(delta), 9e-4)
+    if low >= 1e4:
+        assert exact(np.array([1e4]))[1][0] >= math.log(delta)
+        return
+    assert high - low <= 9e-4 * high
+    assert exact(np.array([low]))[1][0] >= math.log(delta)
+    assert exact(np.array([high]))[0][0] <= math.log(delta)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.9, 30.0])
+@pytest.mark.parametrize("size", [2, 5])
+def test_a_groups_delta_agrees_with_the_closed_form(size: int, epsilon: float) -> None:
+    curve, places = gaussian_curve(1.0), np.append(0.0, np.geomspace(1e-3, 100.0, 200))
+    oracle, rough = (lambda at, sizes, sharpness: curve(at)), links.Model(places, curve(places)[1])
+    low, high = chains.log_delta(oracle, rough, size, -math.inf, epsilon, 9e-4)
+    exact = gaussian_curve(float(size**2))(np.array([epsilon]))
+    assert low <= exact[1][0]
+    assert high >= exact[0][0]
+    assert high - low <= 9e-4 * max(1.0, -high)
+
+
+@pytest.mark.parametrize("pair", [Uniform(GaussianPair(0.4), 0.3), Poisson(GaussianPair(0.4), 0.3), GaussianPair(2.0)])
+@pytest.mark.parametrize("depth", [-300.0, -900.0, -4000.0])
+def test_bins_enclose_deltas_that_are_no_floating_point_numbers(pair: Pair, depth: float) -> None:
+    """One release, whose delta has a closed form in logarithms."""
+    known = single.curve(pair)
+    assert known is not None
+    low, high = 1e-3, 1e5
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if known(np.array([middle]))[1][0] > depth else (low, middle)
+    exact = known(np.array([high]))
+    lower, upper = heavy.curve_at(rough_look([(pair, 1)]), high, depth, 1e-4)(np.array([high]))
+    assert lower[0] <= exact[1][0]
+    assert upper[0] >= exact[0][0]
+
+
+def test_groups_have_finite_bounds_up_to_an_epsilon_of_ten_thousand() -> None:
+    for run, size in ((Gaussian(1.16).poisson(0.28) * 751, 5), (Gaussian(2.3).uniform(4000, of=10_000) * 2161, 5)):
+        bounds = run.group(size).epsilon(1e-24)
+        assert 1000 < bounds.lower <= bounds.upper < 2000
+        assert bounds.width <= 1e-3 * bounds.upper
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 2.0])
+def test_tiny_rates_and_deltas_under_replace_one_are_narrow(noise: float) -> None:
+    run = Gaussian(noise, REPLACE_ONE).poisson(4e-9) * 100
+    bounds = run.epsilon(1e-48)
+    assert bounds.width <= 1e-4 * bounds.upper
+    # no single step is more revealing than all of them, and a hundred steps are no more than their sum
+    one = Gaussian(noise, REPLACE_ONE).poisson(4e-9)
+    assert one.epsilon(1e-48).lower <= bounds.upper
+    assert bounds.lower <= 100 * one.epsilon(1e-50).upper
+    lower, upper = (heavy.log_delta(directions(run)[0], np.array([end]), 1e-4) for end in (bounds.lower, bounds.upper))
+    assert lower[1][0] >= math.log(1e-48)
+    assert upper[0][0] <= math.log(1e-48)
+
+
+def test_steps_that_all_have_closed_forms_are_not_lost_among_brackets() -> None:
+    """No law is a finite sum here, so the first bracket holds all paths.  (It held none: epsilon came out as 0.)"""
+    run: Mechanism = Gaussian(1.0)
+    for k in range(12):
+        run = run + Laplace(2.0 + 0.3 * k)
+    bounds = run.epsilon(1e-5)
+    assert bounds.lower >= Gaussian(1.0).epsilon(1e-5).lower
+    assert bounds.width <= 1e-3 * bounds.upper
+    # deltas by sampling the losses: 4 standard deviations on either side, a false alarm in 16,000 tries
+    generator = np.random.default_rng(1)
+    losses = generator.normal(0.5, 1.0, 400_000)
+    for k in range(12):
+        shift = 1 / (2.0 + 0.3 * k)
+        noise = generator.laplace(size=losses.size)
+        losses += np.abs(noise - shift) - np.abs(noise)
+    spared = np.maximum(-np.expm1(2.0 - losses), 0.0)
+    found, spread = float(spared.mean()), 4 * float(spared.std()) / math.sqrt(losses.size)
+    delta = run.delta(2.0)
+    assert delta.lower - spread <= found <= delta.upper + spread
