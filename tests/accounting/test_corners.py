@@ -199,3 +199,12 @@ def test_a_renyi_curve_has_a_trade_off_curve_and_no_delta_of_nothing() -> None:
     lower, upper = published.tradeoff(100)(np.array([0.0, 0.1, 0.9]))
     assert np.all(lower <= upper)
     assert 0.8 < lower[1] < 0.9 <= upper[1]
+
+
+def test_lines_with_a_million_nodes_are_not_searched() -> None:
+    # near the chance of an infinite loss a curve is flat, and a root on it was looked for on such lines: 97 s
+    run = Guarantees.of(0.01487902789699455, 0.1).poisson(0.009016272341724352) * 4 + Gaussian(3.3076869572275576)
+    began = time.process_time()
+    found = run.epsilon(0.0036016342778607546)
+    assert time.process_time() - began < 4
+    assert found.lower <= run.epsilon(0.0036017).upper <= found.upper
