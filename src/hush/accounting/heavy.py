@@ -31,6 +31,7 @@ from hush.accounting.smoothing import Kernel, width_for
 _UNIT = 2.0**-50
 _NOTHING = -16.0  # log of the share of delta that isn't worth a line
 _TERMS = 600_000_000  # products of a point and a node in one answer
+_SEARCH = 1000  # what finding a root on a line costs for each node, in such products
 _SURE = 34.0  # paths with a chance of exp(-34) of delta may lose any digits
 
 
@@ -109,6 +110,7 @@ def _curve(side: Side, rough: Rough, aim: Aim, change: float, terms: int) -> tup
     """Lines for all brackets that count, and what they cost."""
     lines, small, cost, starved = [], [], 0, False
     points = sum(law.losses.size if isinstance(law, Points) else 4 for law, _ in side.laws) + 10 * len(side.laws)
+    points += _SEARCH
     for (first, last), c, slope, share in zip(aim.groups, aim.orders, aim.slopes, aim.shares, strict=True):
         low = -math.inf if first == 0 else float(rough.ends[first - 1])
         high = math.inf if side.above and last == rough.top(aim.epsilon) else float(rough.ends[last])
