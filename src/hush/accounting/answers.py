@@ -26,8 +26,9 @@ from hush.accounting.errors import (
 )
 from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, surely_beyond
-from hush.accounting.kinds import Steps, directions, gaussian_composition, has_renyi, without_leaks
+from hush.accounting.kinds import Steps, directions, gaussian_composition, has_renyi
 from hush.accounting.kinds import tolerance as usual_tolerance
+from hush.accounting.leaks import left_of, log_holds, without_leaks
 from hush.accounting.losses import Atoms, Enclosed
 from hush.accounting.mechanisms import Mechanism
 from hush.accounting.releases import Guarantees, RandomisedResponse, Tradeoff
@@ -41,6 +42,7 @@ _FURTHEST = 1e6  # epsilons beyond are asked no more: delta is no larger there
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _FEW = 4  # epsilons that may each have a look of their own
 _FEW_BOUNDED = 60  # steps whose largest loss together isn't far beyond what a small delta has
+_SMALLEST = 1e-300
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
 _ENUMERABLE = 1000  # totals of all steps together
 _LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
@@ -52,9 +54,9 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         raise ValueError(f"delta must be at least 0 and below 1, got {delta}.")
     if delta == 0:
         return _pure_epsilon(mechanism)
-    rest, log_holds = without_leaks(mechanism)
-    if log_holds < 0:
-        return _epsilon_beside_leaks(rest, log_holds, delta, tolerance)
+    rest, leaks = without_leaks(mechanism)
+    if leaks:
+        return _epsilon_beside_leaks(rest, left_of(delta, leaks), tolerance)
     log_delta = math.log(delta)
     if has_renyi(mechanism):
         bound = moments.curve_epsilon(log_moments(mechanism), delta)
@@ -110,15 +112,17 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
     return low, high
 
 
-def _epsilon_beside_leaks(rest: Mechanism, log_holds: float, delta: float, tolerance: float | None) -> Bounds:
-    """1 - delta = (1 - leak) (1 - delta of the rest), solved for the latter, with what rounding may do to it."""
-    log_kept = math.log1p(-delta)
-    doubt = 4 * _TINY * (abs(log_kept) + abs(log_holds))
-    least, most = (-math.expm1(log_kept - log_holds + sign * doubt) * (1 - sign * _TINY) for sign in (1, -1))
-    if most <= 0:
+def _epsilon_beside_leaks(rest: Mechanism, left: tuple[float, float], tolerance: float | None) -> Bounds:
+    """Where so much of delta is left for the rest, leaks counted apart: nothing left needs the rest's largest loss."""
+    least, most = left
+    if most < 0:
         return Bounds(EPSILON_LIMIT, math.inf)  # the leak alone exceeds delta
-    low = epsilon(rest, most, tolerance).lower if most < 1 else 0.0
-    high = epsilon(rest, least, tolerance).upper if least > 0 else math.inf
+    low = epsilon(rest, max(most, _SMALLEST), tolerance).lower if most < 1 else 0.0
+    high = math.inf
+    if least > 0:
+        high = epsilon(rest, least, tolerance).upper
+    elif least == 0 and rest.largest_loss <= EPSILON_LIMIT:
+        high = rest.largest_loss * (1 + _LOOSE)
     return Bounds(min(low, high), high)
 
 
@@ -149,9 +153,9 @@ def _rounded(log: float) -> float:
 
 def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array]:
     """Certified bounds on log delta at ascending epsilons >= 0, the larger of both directions."""
-    rest, log_holds = without_leaks(mechanism)
-    if log_holds < 0:
-        leak, holds = -math.expm1(log_holds), math.exp(log_holds)
+    rest, leaks = without_leaks(mechanism)
+    if leaks:
+        leak, holds = -math.expm1(log_holds(leaks)), math.exp(log_holds(leaks))
         lower, upper = (leak + holds * np.exp(log) for log in log_delta_curve(rest, epsilons))
         return np.log(lower) - 8 * _TINY, np.minimum(np.log(upper) + 8 * _TINY, 0.0)
     if has_renyi(mechanism):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from hush.accounting import subsampled
 from hush.accounting.groups import Group
 from hush.accounting.losses import Pair
-from hush.accounting.mechanisms import ADD_REMOVE, Mechanism, compose
-from hush.accounting.releases import Gaussian, Guarantees, Projected, Renyi, Tradeoff
+from hush.accounting.mechanisms import ADD_REMOVE, Mechanism
+from hush.accounting.releases import Gaussian, Projected, Renyi, Tradeoff
 from hush.accounting.sampled import Poisson, Uniform
 from hush.accounting.transform import Step
 
@@ -18,23 +17,6 @@ Steps = Sequence[tuple[Pair, int]]
 
 def has_renyi(mechanism: Mechanism) -> bool:
     return any(isinstance(part, Renyi) for part, _ in mechanism.parts())
-
-
-def without_leaks(mechanism: Mechanism) -> tuple[Mechanism, float]:
-    """The composition without its (0, delta) promises, and the log of the chance that none of them fails.
-
-    The pair of a (0, delta) promise tells everything with probability delta and nothing otherwise, so next to others
-    it leaves 1 - delta = (1 - leak) (1 - delta of the others): no lattice needed.
-    """
-    kept, logs = [], []
-    for part, count in mechanism.parts():
-        if isinstance(part, Guarantees) and len(part.promises) == 1 and part.promises[0][0] == 0:
-            logs.append(count * (math.log1p(-part.promises[0][1]) if part.promises[0][1] < 1 else -math.inf))
-        else:
-            kept.append((part, count))
-    log_holds = math.fsum(logs)
-    alone = log_holds in (0.0, -math.inf) or not kept
-    return (mechanism, 0.0) if alone else (compose(kept), log_holds)
 
 
 def gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:

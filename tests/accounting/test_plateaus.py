@@ -1,0 +1,102 @@
+"""Promises at and beside what they leak: which side of the jump a delta lies on is decided exactly."""
+
+from __future__ import annotations
+
+import math
+import time
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, leaks
+
+
+def exact_leak(failing: list[tuple[float, int]]) -> Fraction:
+    product = Fraction(1)
+    for delta, count in failing:
+        product *= (1 - Fraction(delta)) ** count
+    return 1 - product
+
+
+@pytest.mark.parametrize("failing", [[(1e-6, 10)], [(0.3, 7)], [(1e-9, 3), (1e-5, 2)], [(1e-40, 2)], [(0.5, 2)]])
+def test_epsilon_is_finite_at_the_leak_and_infinite_one_floating_point_number_below(
+    failing: list[tuple[float, int]],
+) -> None:
+    run: Mechanism | None = None
+    for delta, count in failing:
+        part = Guarantees.of(1.0, delta) * count
+        run = part if run is None else run + part
+    assert run is not None
+    steps = sum(count for _, count in failing)
+    leak = exact_leak(failing)
+    above = float(leak)
+    while Fraction(above) < leak:
+        above = math.nextafter(above, 1.0)
+    below = math.nextafter(above, 0.0)
+    assert Fraction(below) < leak <= Fraction(above)
+    bounds = run.epsilon(above)
+    assert bounds.upper <= steps * (1 + 1e-12)
+    assert bounds.width <= 1e-3 * bounds.upper
+    assert (run.epsilon(below).lower, run.epsilon(below).upper) == (1e4, math.inf)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_left_of_delta_agrees_with_fractions(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    failing = [
+        (float(10 ** generator.uniform(-20, -1)), int(generator.integers(1, 6)))
+        for _ in range(int(generator.integers(1, 4)))
+    ]
+    leak = exact_leak(failing)
+    for distance in (1e-15, 1e-9, 1e-2):
+        delta = min(float(leak) * (1 + distance) + math.ulp(float(leak)), 0.99)
+        least, most = leaks.left_of(delta, failing)
+        exact = (Fraction(delta) - leak) / (1 - leak)
+        assert Fraction(least) <= exact <= Fraction(most)
+        assert most - least <= 1e-14 * most
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.9, 2.0])
+def test_promises_are_a_leak_and_what_is_pure(epsilon: float) -> None:
+    """delta of (1, 1e-3) twice: 1 - (1 - 1e-3)^2 (1 - delta of randomised response twice), in closed form."""
+    truth = math.e / (1 + math.e)
+    twice = truth**2 * max(-math.expm1(epsilon - 2), 0.0)  # else the losses cancel or are negative
+    exact = 1 - (1 - 1e-3) ** 2 * (1 - twice)
+    bounds = (Guarantees.of(1.0, 1e-3) * 2).delta(epsilon)
+    assert bounds.lower <= exact * (1 + 1e-14)
+    assert bounds.upper >= exact * (1 - 1e-14)
+    assert bounds.width <= 1e-9 * bounds.upper
+
+
+def test_lists_of_promises_leak_the_least_of_their_deltas() -> None:
+    run = Guarantees(((1.0, 1e-6), (2.0, 1e-9))) * 3
+    bounds = run.epsilon(math.nextafter(float(exact_leak([(1e-9, 3)])), 1.0))
+    assert 5.9 < bounds.lower <= bounds.upper <= 6 * (1 + 1e-12)
+    rest, failing = leaks.without_leaks(run)
+    assert failing == [(1e-9, 3)]
+    part = rest.parts()[0][0]
+    assert isinstance(part, Guarantees)
+    for (_, left), (_, given) in zip(part.promises, run.parts()[0][0].promises, strict=True):  # type: ignore[attr-defined]
+        assert 1 - (1 - 1e-9) * (1 - left) == pytest.approx(given, rel=1e-6)
+
+
+def test_beside_other_releases_a_leak_at_delta_leaves_their_largest_loss() -> None:
+    leak = math.nextafter(float(exact_leak([(1e-6, 10)])), 1.0)
+    bounds = (Guarantees.of(1.0, 1e-6) * 10 + Laplace(1.0) * 3).epsilon(leak)
+    assert bounds.upper <= 13 * (1 + 1e-12)
+    assert bounds.width <= 1e-3 * bounds.upper
+    gaussian = Guarantees.of(0.0, 1e-6) * 10 + Gaussian(1.0)
+    assert gaussian.epsilon(leak).width <= 1e-6 * gaussian.epsilon(leak).upper
+
+
+def test_a_hundred_different_promises_have_a_narrow_answer_in_a_second() -> None:
+    generator = np.random.default_rng(5)
+    run: Mechanism = Guarantees.of(0.1, 1e-9, REPLACE_ONE)
+    for _ in range(99):
+        size, delta = (float(10 ** generator.uniform(*ends)) for ends in ((-2, 0), (-12, -7)))
+        run = run + Guarantees.of(size, delta, REPLACE_ONE)
+    began = time.process_time()
+    bounds = run.epsilon(1e-5)
+    assert time.process_time() - began < 1.0
+    assert bounds.width <= 1e-3 * bounds.upper
