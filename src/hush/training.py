@@ -90,7 +90,7 @@ class Private:
         given = key_of(key, secure)
         on_cpu = not any(p.is_cuda for p in model.parameters())
         whole = plan.projections is not None
-        at_once, self._filling = cut(plan.batch, microbatch, alike=given.secure and on_cpu, whole=whole)
+        at_once, self._filling = cut(plan.batch, microbatch, alike=given.secure and on_cpu, whole=whole, on_cpu=on_cpu)
         self.microbatch = summed_at_once(plan.batch, at_once)
         self.average = average
         self.averages = averaging.start(list(model.parameters())) if average is not None else []

@@ -16,7 +16,7 @@ gradients, written out). A parameter that was used several times has several fac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -30,7 +30,7 @@ from hush.rounding import TOGETHER
 # T * (dim(a) + dim(b)), and each is written and read once more. So forming costs less up to twice the factors' memory,
 # but it may take no more than they do on a GPU, and little more on a CPU.
 _ROOM_ON_GPU, _ROOM_ON_CPU = 1.0, 1.2
-_UNFOLDED_ON_GPU, _UNFOLDED_ON_CPU = 1 << 27, 1 << 24  # bytes of windows at a time
+_UNFOLDED_ON_GPU, _UNFOLDED_ON_CPU = 1 << 27, 1 << 22  # bytes of windows at a time
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,25 @@ def formed(factor: Factor) -> Tensor:
         table = values.new_zeros(n * vocabulary, dim)
         table.index_add_(0, (index + offset).flatten(), values.reshape(-1, dim))
         return table.view(n, *factor.shape)
-    pieces = [product(piece.b.transpose(-1, -2), piece.a, factor.coarse) for piece in _pieces(factor)]
-    grads = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+    pieces = _pieces(factor)
+    found = (product(piece.b.transpose(-1, -2), piece.a, factor.coarse) for piece in pieces)
+    grads = next(found) if len(pieces) == 1 else _joined_rows(found, factor.examples)
     if factor.transposed:
         grads = grads.transpose(-1, -2)
     return grads.reshape(factor.examples, *factor.shape)
+
+
+def _joined_rows(pieces: Iterable[Tensor], n: int) -> Tensor:
+    """Pieces one below the other; on a CPU written there as they come, which halves the memory."""
+    whole, done = None, 0
+    for piece in pieces:
+        if piece.is_cuda:
+            return torch.cat([piece, *pieces])
+        whole = piece.new_empty(n, *piece.shape[1:]) if whole is None else whole
+        whole[done : done + len(piece)] = piece
+        done += len(piece)
+    assert whole is not None
+    return whole
 
 
 def regroup(factor: Factor, slots: Tensor) -> Factor:
@@ -294,8 +308,13 @@ def _outer_squares(factor: Outer) -> tuple[Tensor, Tensor]:
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
-    result: Tensor = torch.linalg.vecdot(x, y)
-    return result
+    """Inner products of rows; their entries' products are written out, on a CPU not of all examples at once."""
+    n, each = len(x), x[:1].numel() * x.element_size()
+    at_once = n if x.is_cuda else max(1, _UNFOLDED_ON_CPU // max(each, 1))
+    if at_once >= n:
+        result: Tensor = torch.linalg.vecdot(x, y)
+        return result
+    return torch.cat([torch.linalg.vecdot(a, b) for a, b in zip(x.split(at_once), y.split(at_once), strict=True)])
 
 
 def _cross(rows: Rows, outer: Outer) -> Tensor:

@@ -36,6 +36,8 @@ class Filling:
 AS_IT_IS = Filling()
 LEAST, VECTOR = 16, 32
 """Fewer examples are computed by other algorithms; so many fill whole vectors of any element-wise function."""
+AT_ONCE = 1024
+"""So many are computed at once on a CPU: more take as much time, and more memory."""
 
 
 def affordable(batch: float, microbatch: int | None) -> Filling:
@@ -47,12 +49,16 @@ def affordable(batch: float, microbatch: int | None) -> Filling:
     return Filling(multiple, LEAST if at_once >= 1.25 * LEAST else 1)
 
 
-def cut(batch: float, microbatch: int | None, alike: bool, whole: bool = False) -> tuple[int | None, Filling]:
+def cut(
+    batch: float, microbatch: int | None, alike: bool, whole: bool = False, on_cpu: bool = False
+) -> tuple[int | None, Filling]:
     """How many examples are computed at once, and what they are filled up to; `alike`: always to one size.
 
     `whole` batches aren't cut, as the sums of pieces would need more memory, but filled up to whole vectors.
     """
     if not alike:
+        if on_cpu and not whole and microbatch is None and batch > AT_ONCE:
+            microbatch = AT_ONCE
         return microbatch, affordable(batch, microbatch)
     if whole:
         return microbatch, Filling(VECTOR, VECTOR)

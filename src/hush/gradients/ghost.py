@@ -7,7 +7,7 @@ noted.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +64,8 @@ def prepare(task: Task, memory: Memory) -> Prepared:
         with torch.compiler.set_stance("force_eager"):
             refuse_company(losses, batch, values, last=n - task.copies - 1)
     slots = slots_of(task.units, values.device)
-    factors, missed = _factors(values, tape, parameters, memory, slots)
+    held, values = [values], values.detach()
+    factors, missed = _factors(held, tape, parameters, memory, slots)
     notes = ["ghost"]
     if missed:
         order = sorted(missed)
@@ -73,7 +74,7 @@ def prepare(task: Task, memory: Memory) -> Prepared:
             factors[k] = _settled([Formed(grad)], slots)
         notes += [f"parameter {k} by {how}: {missed[k]}" for k in order]
     norms = _norms(factors, task.groups, len(slots) if slots is not None else n, values)
-    return Prepared(norms, values.detach(), factors, tuple(notes), tape.settled)
+    return Prepared(norms, values, factors, tuple(notes), tape.settled)
 
 
 def finish(task: Task, factors: dict[int, list[Factor]], weights: Tensor) -> list[Tensor]:
@@ -93,12 +94,16 @@ def _settled(factors: list[Factor], slots: Tensor | None) -> list[Factor]:
 
 
 def _factors(
-    values: Tensor, tape: Tape, parameters: Sequence[Tensor], memory: Memory, slots: Tensor | None
+    held: list[Tensor], tape: Tape, parameters: Sequence[Tensor], memory: Memory, slots: Tensor | None
 ) -> tuple[dict[int, list[Factor]], dict[int, str]]:
-    """Each parameter's factors, and the parameters that need another way, with the reason."""
+    """Each parameter's factors, and the parameters that need another way, with the reason.
+
+    The losses' graph, all of whose activations are kept where places are looked for, is let go before factors are made:
+    nobody else may hold the losses, nor the tape's uses.
+    """
     if tape.lost is not None:
         return {}, dict.fromkeys(range(len(parameters)), tape.lost)
-    uses, n = tape.uses, tape.examples
+    values, uses, n = held.pop(), tape.uses, tape.examples
     key = structure(tape, parameters)
     grads, direct = _backward(values, uses, parameters, keep=must_look(uses, n, key, memory, tape.moved))
     memory.half |= any(grad is not None and grad.dtype in (torch.bfloat16, torch.float16) for grad in grads)
@@ -108,42 +113,43 @@ def _factors(
         return {}, dict.fromkeys(range(len(parameters)), f"examples meet or change places before the use in {name}")
     missed = {k: "it is used by code that can't be seen" for k, grad in enumerate(direct) if grad is not None}
     index = {id(p): k for k, p in enumerate(parameters)}
-    behind: dict[int, list[int]] = {}
-    for use in uses:
-        if id(use.source) not in index and id(use.source) not in behind:
-            reached = _reached(use.source, parameters, uses)
-            if reached is None:
-                return {}, dict.fromkeys(range(len(parameters)), f"its use in {use.name} was mistaken")
-            behind[id(use.source)] = reached
+    derived_at = {id(use.source): use for use in uses if id(use.source) not in index}
+    behind = {at: _reached(use.source, parameters, uses) for at, use in derived_at.items()}
+    mistaken = [derived_at[at].name for at, reached in behind.items() if reached is None]
+    if mistaken:
+        return {}, dict.fromkeys(range(len(parameters)), f"its use in {mistaken[0]} was mistaken")
     factors: dict[int, list[Factor]] = {}
     derived: dict[int, tuple[Tensor, list[Tensor]]] = {}
     left = Counter(id(use.source) for use in uses)
     settled: set[int] = set()
-    for where in range(len(uses)):
-        use, layout, grad = uses[where], layouts[where], grads[where]
-        grads[where] = None  # what isn't needed any more is let go
-        left[id(use.source)] -= 1
-        k = index.get(id(use.source))
+    rest = deque((use.name, use.source, use.factor, layout) for use, layout in zip(uses, layouts, strict=True))
+    tape.uses.clear()
+    del values, derived_at
+    for where in range(len(rest)):  # what isn't needed any more is let go
+        (name, source, make, layout), grad = rest.popleft(), grads[where]
+        grads[where] = None
+        left[id(source)] -= 1
+        k = index.get(id(source))
         if layout is Verdict.IDLE and grad is None:
             continue
         try:
             if grad is None or not isinstance(layout, Layout):
-                raise Unfit(f"no rule fits its use in {use.name}")
-            factor = use.factor(layout, grad)
+                raise Unfit(f"no rule fits its use in {name}")
+            factor = make(layout, grad)
         except Unfit as reason:
-            missed |= dict.fromkeys([k] if k is not None else behind[id(use.source)], str(reason))
+            missed |= dict.fromkeys([k] if k is not None else behind[id(source)] or [], str(reason))
             continue
         if k is None:
-            derived.setdefault(id(use.source), (use.source, []))[1].append(formed(factor))
+            derived.setdefault(id(source), (source, []))[1].append(formed(factor))
         else:
             factors.setdefault(k, []).append(factor)
-            if left[id(use.source)] == 0:
+            if left[id(source)] == 0:
                 factors[k] = _settled(factors[k], slots)
                 settled.add(k)
-        del use, grad, factor
+        del make, grad, factor
     factors |= {k: _settled(found, slots) for k, found in factors.items() if k not in settled}
     for source, pieces in derived.values():
-        for k, grad in _pulled_back(source, sum(pieces[1:], pieces[0]), parameters, behind[id(source)]):
+        for k, grad in _pulled_back(source, sum(pieces[1:], pieces[0]), parameters, behind[id(source)] or []):
             factors[k] = settle([*factors.get(k, []), *_settled([Formed(grad)], slots)])
     for k in missed:
         factors.pop(k, None)
