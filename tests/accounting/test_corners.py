@@ -22,6 +22,8 @@ from hush.accounting import (
     RandomisedResponse,
     Renyi,
     Tradeoff,
+    classical,
+    tradeoff,
 )
 
 
@@ -208,3 +210,17 @@ def test_lines_with_a_million_nodes_are_not_searched() -> None:
     found = run.epsilon(0.0036016342778607546)
     assert time.process_time() - began < 4
     assert found.upper >= run.epsilon(0.0036017).lower
+
+
+def test_the_algebra_takes_any_epsilon() -> None:
+    # e^1000 is no floating-point number: once an OverflowError
+    for function in (tradeoff.approximate(1000.0), tradeoff.laplace(1000.0)):
+        assert float(function(0.5)) < 1e-200
+        assert float(function(1.0)) == 0.0
+    assert tradeoff.epsilon(tradeoff.approximate(650.0), 1e-5) == pytest.approx(650, abs=1e-4)
+    assert float(tradeoff.delta(tradeoff.laplace(3.0), 1.0)) == pytest.approx(-math.expm1(-1.0), rel=1e-12)
+    assert classical.amplified(800.0, 0.0, 0.1)[0] == pytest.approx(800 + math.log(0.1))
+    assert classical.amplified(800.0, 0.0, 1.0)[0] == 800.0
+    assert classical.amplified(800.0, 0.0, 0.0)[0] == 0.0
+    assert classical.strong_composition(800.0, 0.0, 10, 1e-5)[0] == math.inf
+    assert 0 < Guarantees.of(701.0).poisson(1e-310).largest_loss < 1e-5

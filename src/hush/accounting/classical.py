@@ -29,7 +29,10 @@ def amplified(epsilon: float, delta: float, rate: float) -> Guarantee:
     _check(epsilon, delta)
     if not 0 <= rate <= 1:
         raise ValueError(f"A sampling rate lies between 0 and 1, got {rate}.")
-    return math.log1p(rate * math.expm1(epsilon)), rate * delta
+    if epsilon < 700:
+        return math.log1p(rate * math.expm1(epsilon)), rate * delta
+    with np.errstate(divide="ignore"):
+        return float(np.logaddexp(np.log1p(-rate), np.log(rate) + epsilon)), rate * delta
 
 
 def strong_composition(epsilon: float, delta: float, times: int, slack: float) -> Guarantee:
@@ -41,7 +44,8 @@ def strong_composition(epsilon: float, delta: float, times: int, slack: float) -
     _check_times(times)
     if not 0 < slack < 1:
         raise ValueError(f"The slack must lie strictly between 0 and 1, got {slack}.")
-    total = epsilon * math.sqrt(2 * times * math.log(1 / slack)) + times * epsilon * math.expm1(epsilon)
+    gain = math.expm1(epsilon) if epsilon < 700 else math.inf
+    total = epsilon * math.sqrt(2 * times * math.log(1 / slack)) + times * epsilon * gain
     return total, min(times * delta + slack, 1.0)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(80)
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
+_LARGEST_EXPONENT = 700.0  # e^epsilon stays within the floating-point range
 
 
 def delta(f: TradeoffFunction, epsilon: ArrayLike) -> Array:
@@ -51,9 +52,9 @@ def epsilon(f: TradeoffFunction, delta_target: float) -> float:
         return 0.0
     high = 1.0
     while excess(high) > 0:
-        high *= 2
-        if high > 600:
+        if high == _LARGEST_EXPONENT:
             return math.inf
+        high = min(2 * high, _LARGEST_EXPONENT)
     return bracketed_root(excess, 0.0, high, absolute=1e-13)
 
 

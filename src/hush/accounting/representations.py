@@ -226,7 +226,8 @@ def approximate(epsilon: float, delta: float = 0.0) -> PiecewiseLinear:
     """f_{epsilon,delta} = max{0, 1 - delta - e^epsilon alpha, e^-epsilon (1 - delta - alpha)} (Eq. 4)."""
     if not 0 <= epsilon < math.inf or not 0 <= delta <= 1:
         raise ValueError(f"A guarantee needs 0 <= epsilon < inf and 0 <= delta <= 1, got ({epsilon}, {delta}).")
-    rare, common = (1 - delta) / (1 + math.exp(epsilon)), (1 - delta) / (1 + math.exp(-epsilon))
+    common = (1 - delta) / (1 + math.exp(-epsilon))
+    rare = common * math.exp(-epsilon)
     return _from_probabilities([0.0, rare, common, delta], [delta, common, rare, 0.0])
 
 
@@ -245,11 +246,11 @@ def laplace(mu: float) -> Curve:
     """T(Lap(0, 1), Lap(mu, 1)): the Laplace mechanism, and the limit of group privacy (Proposition 7)."""
     if not 0 <= mu < math.inf:
         raise ValueError(f"mu must be finite and non-negative, got {mu}.")
-    knee = math.exp(-mu) / 2
+    knee = max(math.exp(-mu) / 2, 1e-300)
 
     def value(a: Array) -> Array:
         middle = math.exp(-mu) / (4 * np.clip(a, knee, 0.5))
-        return np.where(a < knee, 1 - math.exp(mu) * a, np.where(a > 0.5, math.exp(-mu) * (1 - a), middle))
+        return np.where(a < knee, 1 - 0.5 * a / knee, np.where(a > 0.5, math.exp(-mu) * (1 - a), middle))
 
     return Curve(f"Laplace({mu:g})", value, lambda a: -mu - 2 * np.log(2 * np.clip(a, knee, 0.5)), corners=(knee, 0.5))
 

@@ -156,8 +156,14 @@ def _amplified(loss: float, rate: float, both: bool) -> float:
     """The largest loss after sampling: log(1 + p (e^loss - 1)) and, with both directions, -log(1 - p (1 - e^-loss))."""
     if math.isinf(loss):
         return math.inf
-    forward = math.log1p(rate * math.expm1(loss)) if loss < 700 else loss + math.log(rate)
+    missed = math.log1p(-rate) if rate < 1 else -math.inf
+    forward = math.log1p(rate * math.expm1(loss)) if loss < 700 else _log_sum(missed, loss + math.log(rate))
     return max(forward, -math.log1p(rate * math.expm1(-loss))) if both and rate < 1 else forward
+
+
+def _log_sum(first: float, second: float) -> float:
+    """log(e^first + e^second)."""
+    return max(first, second) + math.log1p(math.exp(-abs(first - second)))
 
 
 def _check_samplable(inner: Mechanism) -> None:
