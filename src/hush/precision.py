@@ -53,19 +53,39 @@ def tf32_in_convolutions() -> bool:
 @contextmanager
 def with_tf32() -> Iterator[None]:
     """Matrix products in TF32 inside."""
-    matmul: Any = torch.backends.cuda.matmul
+    matmul = torch.backends.cuda.matmul
+    with _switched(True, [matmul], lambda: [matmul]):
+        yield
+
+
+@contextmanager
+def full_float32(parameters: Sequence[Tensor]) -> Iterator[None]:
+    """Nothing in TF32 inside, where any of the parameters is on a GPU."""
+    if not any(p.is_cuda for p in parameters):
+        yield
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    with _switched(False, [matmul, cudnn], lambda: [matmul, cudnn.conv, cudnn.rnn]):  # type: ignore[attr-defined]
+        yield
+
+
+@contextmanager
+def _switched(on: bool, older: Sequence[Any], newer: Callable[[], Sequence[Any]]) -> Iterator[None]:
+    """TF32 on or off inside, by PyTorch's older switches; where the newer ones were used, the older can't be read."""
     name: str = "allow_tf32"
-    on: Any = True
+    value: Any = on
     try:
-        before = matmul.allow_tf32
+        before = [(part, part.allow_tf32) for part in older]
     except RuntimeError:
-        name, on = "fp32_precision", "tf32"
-        before = matmul.fp32_precision
-    setattr(matmul, name, on)
+        name, value = "fp32_precision", "tf32" if on else "ieee"
+        before = [(part, part.fp32_precision) for part in newer()]
     try:
+        for part, _ in before:
+            setattr(part, name, value)
         yield
     finally:
-        setattr(matmul, name, before)
+        for part, kept in before:
+            setattr(part, name, kept)
 
 
 def is_compiled(model: nn.Module) -> bool:

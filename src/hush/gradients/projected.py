@@ -29,7 +29,6 @@ and a tenth of t.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -58,6 +57,7 @@ from hush.gradients.repeated import Repeated
 from hush.gradients.sizes import Sizes, plain_bytes
 from hush.gradients.ways import Found, Work, agrees, by_forward_mode, by_loop, by_two_backward_passes
 from hush.keys import Key
+from hush.precision import full_float32
 
 _HALF = (torch.float16, torch.bfloat16)
 _PIECE, _PIECES_ON_CPU = 1 << 18, (1 << 10, 1 << 14)  # where the pieces' sizes don't change the numbers
@@ -103,7 +103,7 @@ def projected(task: Task, engine: Projected, memory: Memory) -> ClippedSum:
         repeated = Repeated(task.losses, task.parameters)
         sizes = Sizes(task.parameters, repeated, pick(task.batch, slice(0, engine.rows)), memory)
         plain = plain_bytes(sizes, count(task.batch))  # in the precision that it would have
-        with full_float32(task.parameters):
+        with full_float32(task.parameters):  # TF32 is coarser than what the two modes may differ by
             return _in_parts(task, engine, memory, sizes, plain)
 
 
@@ -190,32 +190,6 @@ def _first_that_works(task: Task, fitting: Fitting, memory: Memory) -> ClippedSu
     kept = fitting.directions_kept()
     repeated.rewind()
     return by_loop(work, losses, kept).result(f"projected, one unit after the other{memory.reason}")
-
-
-@contextmanager
-def full_float32(parameters: Sequence[Tensor]) -> Iterator[None]:
-    """No products in TF32 inside: they are coarser than what the two modes may differ by.
-
-    PyTorch has older and newer switches; where the newer ones were used, the older can't be read.
-    """
-    if not any(p.is_cuda for p in parameters):
-        yield
-        return
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    switches: list[tuple[Any, str]] = [(matmul, "allow_tf32"), (cudnn, "allow_tf32")]
-    off: Any = False
-    try:
-        before = [getattr(*switch) for switch in switches]
-    except RuntimeError:
-        switches = [(part, "fp32_precision") for part in (matmul, cudnn.conv, cudnn.rnn)]  # type: ignore[attr-defined]
-        before, off = [getattr(*switch) for switch in switches], "ieee"
-    try:
-        for switch in switches:
-            setattr(*switch, off)
-        yield
-    finally:
-        for switch, value in zip(switches, before, strict=True):
-            setattr(*switch, value)
 
 
 def _refuse(parameters: Sequence[Tensor], groups: Groups) -> None:

@@ -223,14 +223,14 @@ def _launch(kernel: Any, n: int, size: int, *arguments: Any) -> None:
 )
 def lstm_forward(fed: Tensor, w: Tensor, h0: Tensor, c0: Tensor) -> list[Tensor]:
     """States `[T, n, size]`, memories with the first one before them, and gates `[T, n, 4 size]`."""
-    steps, n, size = fed.shape[0], fed.shape[1], h0.shape[-1]
-    states, memory, gates = fed.new_empty(steps, n, size), fed.new_empty(steps + 1, n, size), torch.empty_like(fed)
-    _launch(_lstm_forward, n, size, fed, w, h0, c0, states, memory, gates, steps, n)
-    return [states, memory, gates]
+    found = _room_for_lstm_forward(fed, w, h0, c0)
+    steps, n, size = found[0].shape
+    _launch(_lstm_forward, n, size, fed, w, h0, c0, *found, steps, n)
+    return found
 
 
 @lstm_forward.register_fake
-def _(fed: Tensor, w: Tensor, h0: Tensor, c0: Tensor) -> list[Tensor]:
+def _room_for_lstm_forward(fed: Tensor, w: Tensor, h0: Tensor, c0: Tensor) -> list[Tensor]:
     steps, n, size = fed.shape[0], fed.shape[1], h0.shape[-1]
     return [fed.new_empty(steps, n, size), fed.new_empty(steps + 1, n, size), torch.empty_like(fed)]
 
@@ -242,14 +242,16 @@ def _(fed: Tensor, w: Tensor, h0: Tensor, c0: Tensor) -> list[Tensor]:
 )
 def lstm_backward(gates: Tensor, memory: Tensor, w: Tensor, d_states: Tensor, d_memory: Tensor) -> list[Tensor]:
     """Gradients at the fed pre-activations, and at the first state and memory."""
+    found = _room_for_lstm_backward(gates, memory, w, d_states, d_memory)
     steps, n, size = d_states.shape
-    d_fed, d_h0, d_c0 = torch.empty_like(gates), torch.empty_like(d_memory), torch.empty_like(d_memory)
-    _launch(_lstm_backward, n, size, gates, memory, w, d_states, d_memory, d_fed, d_h0, d_c0, steps, n)
-    return [d_fed, d_h0, d_c0]
+    _launch(_lstm_backward, n, size, gates, memory, w, d_states, d_memory, *found, steps, n)
+    return found
 
 
 @lstm_backward.register_fake
-def _(gates: Tensor, memory: Tensor, w: Tensor, d_states: Tensor, d_memory: Tensor) -> list[Tensor]:
+def _room_for_lstm_backward(
+    gates: Tensor, memory: Tensor, w: Tensor, d_states: Tensor, d_memory: Tensor
+) -> list[Tensor]:
     return [torch.empty_like(gates), torch.empty_like(d_memory), torch.empty_like(d_memory)]
 
 
@@ -258,14 +260,14 @@ def _(gates: Tensor, memory: Tensor, w: Tensor, d_states: Tensor, d_memory: Tens
 )
 def gru_forward(fed: Tensor, w: Tensor, b_n: Tensor, h0: Tensor) -> list[Tensor]:
     """States with the first one before them; r, z, n and the state's part of n, `[T, n, 4 size]`."""
+    found = _room_for_gru_forward(fed, w, b_n, h0)
     steps, n, size = fed.shape[0], fed.shape[1], h0.shape[-1]
-    states, gates = fed.new_empty(steps + 1, n, size), fed.new_empty(steps, n, 4 * size)
-    _launch(_gru_forward, n, size, fed, w, b_n, h0, states, gates, steps, n)
-    return [states, gates]
+    _launch(_gru_forward, n, size, fed, w, b_n, h0, *found, steps, n)
+    return found
 
 
 @gru_forward.register_fake
-def _(fed: Tensor, w: Tensor, b_n: Tensor, h0: Tensor) -> list[Tensor]:
+def _room_for_gru_forward(fed: Tensor, w: Tensor, b_n: Tensor, h0: Tensor) -> list[Tensor]:
     steps, n, size = fed.shape[0], fed.shape[1], h0.shape[-1]
     return [fed.new_empty(steps + 1, n, size), fed.new_empty(steps, n, 4 * size)]
 
@@ -277,15 +279,14 @@ def _(fed: Tensor, w: Tensor, b_n: Tensor, h0: Tensor) -> list[Tensor]:
 )
 def gru_backward(gates: Tensor, states: Tensor, w: Tensor, d_states: Tensor) -> list[Tensor]:
     """Gradients at the fed and at the state's pre-activations, and at the first state."""
+    found = _room_for_gru_backward(gates, states, w, d_states)
     steps, n, size = d_states.shape
-    d_fed, d_state = gates.new_empty(steps, n, 3 * size), gates.new_empty(steps, n, 3 * size)
-    d_h0 = gates.new_empty(n, size)
-    _launch(_gru_backward, n, size, gates, states, w, d_states, d_fed, d_state, d_h0, steps, n)
-    return [d_fed, d_state, d_h0]
+    _launch(_gru_backward, n, size, gates, states, w, d_states, *found, steps, n)
+    return found
 
 
 @gru_backward.register_fake
-def _(gates: Tensor, states: Tensor, w: Tensor, d_states: Tensor) -> list[Tensor]:
+def _room_for_gru_backward(gates: Tensor, states: Tensor, w: Tensor, d_states: Tensor) -> list[Tensor]:
     steps, n, size = d_states.shape
     shape = (steps, n, 3 * size)
     return [gates.new_empty(shape), gates.new_empty(shape), gates.new_empty(n, size)]
