@@ -200,10 +200,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-# Vmap doesn't see into PyTorch's own attention layers, whose narrow products begin at different places of a vector.
-INSIDE = ("attention", "heads of 5", "heads of 5, with their weights")
-CASES = [(name, Ghost()) for name in MODELS]
-CASES += [(name, engine) for name in MODELS if name not in INSIDE for engine in (Vmap(), Vmap(chunk=9))]
+CASES = [(name, engine) for name in MODELS for engine in (Ghost(), Vmap(), Vmap(chunk=9))]
 
 
 @pytest.mark.parametrize(("name", "engine"), CASES, ids=str)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -14,6 +15,7 @@ from hush.gradients.aligning import ALIGNED
 from hush.gradients.engines import ClippedSum, Losses, Task, one_loss_each, pick
 from hush.gradients.filling import weights_of
 from hush.gradients.products import wide
+from hush.gradients.rules.attention import multi_head_attention
 from hush.gradients.rules.common import without_speed_warnings
 
 _CHUNK_BYTES = 1 << 30
@@ -127,6 +129,29 @@ class Substitute(TorchFunctionMode):
         return value
 
 
+class _Apart(Substitute):
+    """Takes attention layers apart, too, for their narrow products to be seen; nothing is recorded."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.multi_head_attention_forward:
+            taped: Any = self
+            result = multi_head_attention(taped, *self._replaced(args), **self._replaced(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def stand_in(self, tensor: Any) -> Any:
+        return tensor
+
+    def record(self, *use: Any) -> None:
+        pass
+
+    def mark_data(self, tensors: Any) -> None:
+        pass
+
+
 def _vectorised(
     parameters: Sequence[Tensor], losses: Losses, batch: Sequence[Any], chunk: int
 ) -> tuple[list[Tensor], Tensor]:
@@ -135,7 +160,7 @@ def _vectorised(
     def loss(current: tuple[Tensor, ...], *example: Tensor) -> tuple[Tensor, Tensor]:
         rest = iter(example)
         full = [next(rest).unsqueeze(0) if flag else x for flag, x in zip(is_tensor, batch, strict=True)]
-        with Substitute({id(p): c for p, c in zip(parameters, current, strict=True)}):
+        with _Apart({id(p): c for p, c in zip(parameters, current, strict=True)}):
             value = one_loss_each(losses(*full), 1)[0]
         return value, value.detach()
 
@@ -152,7 +177,7 @@ def _every_use_is_seen(parameters: Sequence[Tensor], losses: Losses, example: Se
     """Whether substitution catches all uses: then no gradient reaches the parameters themselves."""
     replacements = {id(p): p.detach().requires_grad_() for p in parameters}
     with torch.compiler.set_stance("force_eager"), torch.random.fork_rng(devices=_devices(parameters)):
-        with Substitute(replacements):
+        with _Apart(replacements):
             value = one_loss_each(losses(*example), 1).sum()
         if not value.requires_grad:
             return True
