@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import hush
 from hush.gradients import Auto, ClippedSum, Ghost, Grouped, Loop, Memory, Projected, Vmap, clipped_sum
 from hush.gradients.filling import AS_IT_IS, Filling
 from hush.gradients.projected import gaussian_directions
@@ -203,3 +204,90 @@ def test_generators_go_on_after_a_batch_as_after_any_other() -> None:
         summed(model.losses, list(model.parameters()), (x, y), Ghost(), Memory())
         after.append((torch.rand(1).item(), np.random.rand(), random.random()))
     assert after[0] == after[1]
+
+
+@pytest.mark.parametrize("cut", ["whole", "filled", "users"])
+@pytest.mark.parametrize("engine", ["ghost", "captured", "vmap", "one direction"])
+@pytest.mark.parametrize("place", [0, 20])
+def test_nobody_elses_dropout_changes_where_only_a_gradient_is_not_finite(engine: str, cut: str, place: int) -> None:
+    """The loss of the record is zero, its gradient 0/0; nobody can see by it where examples are."""
+    torch.manual_seed(1)
+    layer = nn.Linear(16, 6, bias=False)
+    calls = []
+
+    def losses(x: Tensor, share: Tensor) -> Tensor:
+        calls.append(len(x))
+        return layer(F.dropout(x, 0.5)).square().sum(1).sqrt() * share
+
+    x, share = torch.randn(N, 16), torch.ones(N)
+    options: dict[str, Any] = {"filling": Filling(32, 32) if cut == "filled" else AS_IT_IS}
+    share[place] = 0
+    if cut == "users":
+        options["units"] = torch.arange(N)
+    spoiled = x.clone()
+    spoiled[place] = 0
+    parameters = [layer.weight]
+    memory, other = (Memory(capacity=64 if engine == "captured" else None) for _ in range(2))
+    for _ in range(5):
+        expected = summed(losses, parameters, (x, share), ENGINES[engine](parameters), memory, **options)
+        calls.clear()
+        found = summed(losses, parameters, (spoiled, share), ENGINES[engine](parameters), other, **options)
+        assert len(calls) <= 40
+        torch.testing.assert_close(found.sums, expected.sums, rtol=1e-5, atol=1e-5)
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "ghost in microbatches": {"engine": Ghost(), "microbatch": 16},
+    "vmap": {"engine": Vmap()},
+    "loop": {"engine": Loop()},
+    "secure": {"secure": True},
+    "projected": {"projections": 3},
+    "users": {"users": True},
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3e38])
+def test_in_a_run_only_the_records_own_contribution_is_gone(name: str, value: float) -> None:
+    """Replayed with the same key: noisy gradients differ where that record alone has features, by the threshold."""
+    options = dict(RUNS[name])
+    if options.get("secure"):
+        pytest.importorskip("cryptography")
+    projections, users = options.pop("projections", None), options.pop("users", False)
+    clip, place = 0.5, 20
+    x, y = records("cpu", place)
+    ids = np.arange(N) // 2
+    if users:
+        x[place + 1] = x[place]
+    spoiled = x.clone()
+    spoiled[place, 0] = value
+    plan = hush.Plan(
+        records=N // 2 + 1 if users else N,
+        batch=18 if users else 30,
+        steps=6,
+        noise_multiplier=0.3,
+        clip=clip,
+        projections=projections,
+        unit="user" if users else "record",
+    )
+    found = []
+    for data in (x, spoiled):
+        seed(1)
+        model = Dropping()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        private = hush.Private(model, optimiser, plan, key=Key.from_seed(9), **options)
+        grads = []
+        for batch in private.batches((data, y), users=ids if users else None):
+            private.step(model.losses, *batch)
+            grad = model.layer.weight.grad
+            assert grad is not None
+            grads.append(grad.clone() * plan.normaliser)
+        found.append(torch.stack(grads))
+    away = found[0] - found[1]
+    assert torch.isfinite(away).all()
+    assert float(away[..., :OWN].abs().max()) <= 1e-4 * clip
+    sizes = away.flatten(1).norm(dim=1)
+    assert int((sizes > 0.1 * clip).sum()) in range(1, 7)
+    if projections is None:
+        assert float(sizes.max()) <= clip
