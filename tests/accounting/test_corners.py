@@ -18,6 +18,7 @@ from hush.accounting import (
     Guarantees,
     Laplace,
     Mechanism,
+    Poisson,
     Projected,
     RandomisedResponse,
     Renyi,
@@ -224,3 +225,39 @@ def test_the_algebra_takes_any_epsilon() -> None:
     assert classical.amplified(800.0, 0.0, 0.0)[0] == 0.0
     assert classical.strong_composition(800.0, 0.0, 10, 1e-5)[0] == math.inf
     assert 0 < Guarantees.of(701.0).poisson(1e-310).largest_loss < 1e-5
+
+
+_ORDERS = (*np.linspace(1.05, 10.0, 40).tolist(), *np.geomspace(11.0, 2000.0, 60).tolist())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Guarantees.of(1.0, 1e-6),
+        Guarantees(((1.0, 1e-6), (0.1, 0.01))),
+        Gaussian(1.0, ADD_REMOVE).poisson(0.1),
+        Gaussian(1.0).uniform(1, of=100),
+        Laplace(0.1).poisson(1e-3),
+        Projected(1.0, 20).poisson(0.01),
+        Tradeoff.of(lambda alpha: (1 - alpha) ** 1.1, points=400),
+        Guarantees.of(1.0).poisson(0.3),
+    ],
+    ids=lambda other: other.describe(),
+)
+def test_a_renyi_curve_composes_with_everything(other: Mechanism) -> None:
+    # the curve of a Gaussian, whose own composition is known: it must not come out below, nor far above
+    curve = Renyi(_ORDERS, tuple(order / 2 for order in _ORDERS), other.neighbours)
+    published, known = curve + other * 3, Gaussian(1.0, other.neighbours) + other * 3
+    for delta in (1e-5,) if isinstance(other, Poisson) else (1e-5, 1e-3, 0.05):
+        upper, truth = published.epsilon(delta).upper, known.epsilon(delta)
+        assert truth.lower <= upper <= 1.8 * truth.upper + 0.6
+    for epsilon in (1.0,) if isinstance(other, Poisson) else (0.1, 1.0, 5.0):
+        assert published.delta(epsilon).upper >= known.delta(epsilon).lower
+
+
+def test_a_renyi_curve_beside_others_has_a_trade_off_curve() -> None:
+    run = Renyi(_ORDERS, tuple(order / 2 for order in _ORDERS)) + Guarantees.of(1.0, 1e-6)
+    lower, upper = run.tradeoff(300)(np.array([0.01, 0.1, 0.5]))
+    known, _ = (Gaussian(1.0) + Guarantees.of(1.0, 1e-6)).tradeoff(300)(np.array([0.01, 0.1, 0.5]))
+    assert np.all(lower <= known + 1e-9)
+    assert np.all(upper >= known)

@@ -54,6 +54,14 @@ def log_moments(mechanism: Mechanism) -> moments.LogMoment:
 
 
 def _log_moment(part: Mechanism) -> moments.LogMoment:
+    moment = closed_moment(part)
+    if moment is None:
+        raise ValueError(f"The moments of {part.describe()} are infinite or unknown.")
+    return moment
+
+
+def closed_moment(part: Mechanism) -> moments.LogMoment | None:
+    """The log moments of a release, where they are finite and known."""
     if part.mu is not None:
         return moments.gaussian_moment(1 / part.mu)
     if isinstance(part, Laplace):
@@ -64,4 +72,4 @@ def _log_moment(part: Mechanism) -> moments.LogMoment:
         return moments.subsampled_gaussian_moment(part.rate, part.inner.noise_multiplier)
     if isinstance(part, RandomisedResponse) or math.isfinite(part.largest_loss):
         return moments.pure_moment(part.largest_loss)
-    raise ValueError(f"The moments of {part.describe()} are infinite or unknown.")
+    return None

@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hush.accounting import crossing, grouped, heavy, lattice, moments, scattered, single, subsampled
-from hush.accounting.accountants import log_moments
+from hush.accounting import crossing, grouped, heavy, lattice, published, scattered, single, subsampled
 from hush.accounting.bounds import Bounds
 from hush.accounting.errors import (
     Array,
@@ -59,7 +58,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         return _epsilon_beside_leaks(rest, left_of(delta, leaks), tolerance)
     log_delta = math.log(delta)
     if has_renyi(mechanism):
-        bound = moments.curve_epsilon(log_moments(mechanism), delta)
+        bound = published.epsilon(mechanism, delta)
         return Bounds(0.0, bound if bound <= EPSILON_LIMIT else math.inf)
     gaussian = gaussian_composition(mechanism)
     if gaussian is not None:
@@ -159,9 +158,7 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array
         lower, upper = (leak + holds * np.exp(log) for log in log_delta_curve(rest, epsilons))
         return np.log(lower) - 8 * _TINY, np.minimum(np.log(upper) + 8 * _TINY, 0.0)
     if has_renyi(mechanism):
-        curve = log_moments(mechanism)
-        upper = np.array([moments.curve_log_delta(curve, float(e)) for e in epsilons])
-        return np.full(len(epsilons), -np.inf), upper
+        return np.full(len(epsilons), -np.inf), published.log_delta(mechanism, epsilons)
     beyond = epsilons >= mechanism.largest_loss * (1 + _LOOSE)
     if beyond.all():
         return np.full(len(epsilons), -np.inf), np.full(len(epsilons), -np.inf)
