@@ -15,7 +15,7 @@ from scipy.special import log_ndtr
 from hush.accounting.closed import inner_loss
 from hush.accounting.doubts import doubts
 from hush.accounting.laws import UNDERFLOW, spread
-from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Uniform
+from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.points import Points
 from hush.accounting.projection import ProjectedPair
 
@@ -28,6 +28,9 @@ _FAR = 300.0
 
 def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     """Two finite laws that reveal less and more than the pair, from its bins."""
+    sample = pair.pair if isinstance(pair, Reversed) else pair
+    if isinstance(sample, Poisson) and sample.rate < 1 and isinstance(sample.inner, ProjectedPair):
+        return _directed(pair, sample, edges)
     p, q = pair.masses(edges)
     unsure = doubts(pair, p, q, edges)
     less_p, less_q = unsure.less(p, q)
@@ -47,6 +50,61 @@ def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     losses = np.where(far[known], np.log(p) - (logs + doubt)[known], _log_quotient(p, q))
     losses -= 4 * _UNIT * np.where(far[known], np.abs(np.log(p)) + np.abs(losses), 0.0)
     return _points(losses, p, pair.infinite), more
+
+
+def _directed(pair: Pair, sample: Poisson, edges: Array) -> tuple[Points, Points]:
+    """The same for a sample, from its gain P - Q = rate (P_inner - Q), which keeps the digits of small losses.
+
+    With a bin's ends lo and hi, the mass at lo is (Q e^hi - P)/(e^{hi-lo} - 1) = (Q (e^hi - 1) - gain)/(e^{hi-lo} - 1).
+    It is rounded down, so that mass moves up; and so is the loss log(1 + gain/Q) of a bin seen as one outcome.
+    """
+    rate, mirrored = sample.rate, pair is not sample
+    inner, q = sample.parts(-edges[::-1] if mirrored else edges)
+    gain, unsure_gain = rate * (inner - q), _UNIT * rate * (inner + q)
+    p = (1 - rate) * q + rate * inner
+    if mirrored:
+        p, q, gain, unsure_gain = q[::-1], p[::-1], -gain[::-1], unsure_gain[::-1]
+    unsure = doubts(pair, p, q, edges)
+    less_p, less_q = unsure.less(p, q)
+    more_p, more_q = unsure.more(p, q)
+    own = unsure.own_p + unsure.own_q + unsure_gain
+    more_gain, less_gain = (gain + own) * (1 + unsure.common), (gain - own) * (1 - unsure.common)
+    more_gain, less_gain = more_gain + _UNIT * np.abs(more_gain), less_gain - _UNIT * np.abs(less_gain)
+    logs, doubt = _far_logs(pair, edges)
+    masses = _spread_down(more_p, more_q, more_gain, edges, logs - doubt)
+    more = _points(edges, masses, float(more_p[-1]) + UNDERFLOW, directed=True)
+    far = np.isfinite(logs)
+    known = (less_p > 0) & ((less_q > UNDERFLOW) | far)
+    p, q, gain, far = less_p[known], less_q[known], less_gain[known], far[known]
+    with np.errstate(all="ignore"):
+        near = np.abs(gain) < 0.5 * q
+        losses = np.where(near, np.log1p(gain / q), np.log(p / q))
+        losses = np.where(far, np.log(p) - (logs + doubt)[known], losses)
+    losses -= 4 * _UNIT * (np.abs(losses) + np.where(far, np.abs(np.log(p)), 0.0))
+    return _points(losses, p, 0.0, directed=True), more
+
+
+def _spread_down(p: Array, q: Array, gain: Array, nodes: Array, logs: Array) -> Array:
+    """laws.spread, or _spread_far, with the mass at the lower end of each bin rounded down."""
+    p, q, gain, logs, first = p[1:-1], q[1:-1], gain[1:-1], logs[1:-1], p[0]
+    high = nodes[1:]
+    near = np.maximum(np.abs(high), np.abs(nodes[:-1])) <= 0.5
+    with np.errstate(all="ignore"):
+        small = q * np.expm1(np.minimum(high, 1.0))
+        whole = q * np.exp(np.minimum(high, 600.0))
+        top = np.where(near, small - gain, whole - p)
+        slack = np.where(near, np.abs(small) + np.abs(gain), whole + p)
+        far = np.isfinite(logs)
+        lifted = np.exp(logs + high)
+        top = np.where(far, lifted - p, top)
+        slack = np.where(far, lifted * (8 + np.abs(logs) + np.abs(high)) + p, slack)
+        low = (top - _UNIT * slack) / np.expm1(np.diff(nodes)) * (1 - _UNIT)
+    unknown = ~far & ((q < UNDERFLOW) | (high > 600)) | np.isnan(low)
+    low = np.where(unknown, 0.0, np.clip(low, 0.0, p))
+    masses = np.append(low, 0.0)
+    masses[1:] += p - low
+    masses[0] += first
+    return masses
 
 
 def _with_far_tail(pair: Pair, edges: Array, p: Array, q: Array) -> Points | None:
@@ -127,8 +185,8 @@ def _far_logs(pair: Pair, edges: Array) -> tuple[Array, Array]:
     return np.where(good, logs, np.nan), np.where(good, doubt, 0.0)
 
 
-def _points(losses: Array, masses: Array, infinite: float) -> Points:
+def _points(losses: Array, masses: Array, infinite: float, *, directed: bool = False) -> Points:
     kept = masses > 0
     if not kept.any():
-        return Points(np.zeros(1), np.full(1, -745.0), infinite)
-    return Points(losses[kept], np.log(masses[kept]), infinite)
+        return Points(np.zeros(1), np.full(1, -745.0), infinite, directed=directed)
+    return Points(losses[kept], np.log(masses[kept]), infinite, directed=directed)

@@ -29,6 +29,7 @@ _DIGITS = 18.0  # of the contour integral, to base e
 _SLACK = 3.0  # log of how far the line's bound may exceed the best
 _RARE = -22.0  # log of the share of delta that losses below the first bin may have
 _BINS = 25_000  # at most, of all kinds together
+_LONG = 10_000_000  # steps
 _FEW = 0.1  # large losses expected: with more of them they aren't one at a time
 MANY = 10  # kinds of steps that share a budget
 
@@ -152,7 +153,9 @@ class Rough:
                     break
                 if first > 0 and self.ends[last + 1] > _WIDEST * self.ends[first - 1]:
                     break
-                if order < _FLAT * min(steepest, 1 / max(epsilon, 1e-300)):
+                # of very many steps rounding leaves so little that lines must be steep
+                strict = first == 0 and self.survey.total > _LONG
+                if order < _FLAT * (steepest if strict else min(steepest, 1 / max(epsilon, 1e-300))):
                     break
                 last += 1
             found.append((first, last))

@@ -1,7 +1,8 @@
 """How far the computed masses of bins may be off, and pairs that reveal more or less for sure.
 
 A pair computes tails, P(L <= x) and P(L > x), each good to a relative e = 2^-50 (accuracy + |log tail|): sums of so
-many terms, and what an exponential loses to its argument.  A bin's mass is the difference of two tails, so it is off by
+many terms, and what an exponential loses to its argument.  (Weights that all tails share make bins off by no more than
+themselves.)  A bin's mass is the difference of two tails, so it is off by
 up to e times their sum, which may be far more than e of the mass.  As measures on the bins
 
     P' - a  <=  P  <=  P' + a,        Q' - b  <=  Q  <=  Q' + b,
@@ -52,8 +53,9 @@ def doubts(pair: Pair, p: Array, q: Array, edges: Array) -> Doubts:
     if isinstance(pair, Reversed):
         mirrored = doubts(pair.pair, q[::-1], p[::-1], -edges[::-1])
         return Doubts(mirrored.common[::-1], mirrored.own_q[::-1], mirrored.own_p[::-1])
+    weights = _UNIT * _weight_accuracy(pair)
     if isinstance(pair, Poisson) and pair.rate < 1:
-        return _sampled(p, q, pair.rate, accuracy)
+        return _sampled(p, q, pair.rate, accuracy, weights)
     if isinstance(pair, Uniform) and pair.rate < 1:
         # above loss 0 it is the Poisson pair, below 0 its mirror image; what is left sits at 0
         above, below = _sampled(p, q, pair.rate, accuracy), _sampled(q, p, pair.rate, accuracy)
@@ -64,7 +66,7 @@ def doubts(pair: Pair, p: Array, q: Array, edges: Array) -> Doubts:
             np.where(high, above.own_p, np.where(low, below.own_q, own_p)),
             np.where(high, above.own_q, np.where(low, below.own_p, own_q)),
         )
-    return Doubts(np.zeros(p.size), _absolute(p, accuracy), _absolute(q, accuracy))
+    return Doubts(np.zeros(p.size), _absolute(p, accuracy) + weights * p, _absolute(q, accuracy) + weights * q)
 
 
 def _accuracy(pair: Pair, edges: Array) -> Array | None:
@@ -80,8 +82,14 @@ def _accuracy(pair: Pair, edges: Array) -> Array | None:
             inner = edges if pair.rate == 1 else inner_loss(pair.rate, loss)
         return _accuracy(pair.inner, np.nan_to_num(inner, nan=0.0, neginf=-_LOWEST))
     if isinstance(pair, ProjectedPair):
-        return pair.accuracy(np.clip(edges, -1e6, 1e6))
+        return pair.own_accuracy(np.clip(edges, -1e6, 1e6))
     return np.full(edges.shape, 1.0 if isinstance(pair, LaplacePair) else 2.0)
+
+
+def _weight_accuracy(pair: Pair) -> float:
+    """By how many units of 2^-50 of itself any bin may be off as well."""
+    inner = pair.inner if isinstance(pair, Poisson) else pair
+    return inner.weight_accuracy if isinstance(inner, ProjectedPair) else 0.0
 
 
 def _absolute(masses: Array, accuracy: Array) -> Array:
@@ -93,10 +101,10 @@ def _absolute(masses: Array, accuracy: Array) -> Array:
     return np.asarray(np.append(0.0, errors) + np.append(errors, 0.0) + _UNIT * own * masses)
 
 
-def _sampled(p: Array, q: Array, rate: float, accuracy: Array) -> Doubts:
+def _sampled(p: Array, q: Array, rate: float, accuracy: Array, weights: float = 0.0) -> Doubts:
     """Of (1-p) Q + p P_inner against Q."""
     inner = (np.maximum(p - (1 - rate) * q, 0.0) + _UNIT * q) / rate
-    own_inner, own_q = _absolute(inner, accuracy), _absolute(q, accuracy)
+    own_inner, own_q = _absolute(inner, accuracy) + weights * inner, _absolute(q, accuracy) + weights * q
     with np.errstate(divide="ignore", invalid="ignore"):
         factor = np.where(q > 1e-290, own_q / q, np.inf)
     shared = factor < 1e-3

@@ -254,11 +254,15 @@ class Poisson:
     def masses(self, edges: Array) -> tuple[Array, Array]:
         if self.rate == 1:
             return self.inner.masses(edges)
-        floor = math.log1p(-self.rate)
-        reached = edges[edges > floor]
-        p, q = self.inner.masses(self._inner_loss(reached))
+        inner, q = self.parts(edges)
+        return (1 - self.rate) * q + self.rate * inner, q
+
+    def parts(self, edges: Array) -> tuple[Array, Array]:
+        """The inner pair's P- and Q-mass of the same bins, for rates below 1: P - Q is the rate times P_inner - Q."""
+        reached = edges[edges > math.log1p(-self.rate)]
         empty = np.zeros(edges.size - reached.size)
-        return np.concatenate([empty, (1 - self.rate) * q + self.rate * p]), np.concatenate([empty, q])
+        p, q = self.inner.masses(self._inner_loss(reached))
+        return np.concatenate([empty, p]), np.concatenate([empty, q])
 
     def _inner_loss(self, loss: Array) -> Array:
         """``u = log((e^L - (1 - rate)) / rate)``, without overflow for large losses."""

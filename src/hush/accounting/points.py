@@ -60,6 +60,8 @@ class Points:
     infinite: float = 0.0
     binned: bool = False
     """Whether the losses are numbers that were chosen, not known to 2^-50 of themselves."""
+    directed: bool = False
+    """Whether all that was rounded on the way to the masses was rounded to the safe side."""
     log_hidden: float = -math.inf
     """log of a bound on further mass at infinite loss, too small to be told by a floating-point number."""
 
