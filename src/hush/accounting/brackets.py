@@ -21,10 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting.contour import log1p
-from hush.accounting.line import Line, alias_free_spacing, chernoff_points, log_peak
+from hush.accounting.line import log_peak
 from hush.accounting.losses import Array
 from hush.accounting.points import GaussianLaw, Points, Scattered
-from hush.accounting.smoothing import Kernel
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
 
 Laws = Sequence[tuple[Scattered, int]]
@@ -115,45 +114,13 @@ class Bracket:
         doubt += whole * (16 * UNIT_ROUNDOFF * (loose + unsure + 4 * len(self.parts)))
         return shape, doubt, scale + first
 
-    def line(self, c: float, epsilon: float, kernel: Kernel, size: float, most: int) -> Line | None:
-        """The integrand on one line, averaged by a kernel, good to about `size` of exp(Lambda(c) - c eps)."""
-        value = float(self.log_mgf(np.array([c]))[0])
-        points = chernoff_points(c, self.spread(c))
-        reach, weight = kernel.reach
-        raised = 1e-6 + 64 * UNIT_ROUNDOFF * sum(part.count for part in self.parts)
-        values = self.log_mgf(points) + raised + reach * points + math.log(weight)
-        spacing = alias_free_spacing(c, epsilon, value, points, values, math.log(size))
-        if not 0 < spacing < math.inf:
-            return None
-        gaussian = sum(part.count * part.base.squared for part in self.parts if isinstance(part.base, GaussianLaw))
-        count = _nodes(c, kernel, size, gaussian, spacing)
-        if count > most:
-            return None
-        at = np.asarray(c + 1j * spacing * np.arange(count))
-        turned, turned_errors = kernel.on_line(at)
-        shape, errors, scale = self.transform(c, spacing, count)
-        height = float(at[-1].imag)
-        return Line(
-            c=c,
-            spacing=spacing,
-            nodes=at,
-            values=shape * turned,
-            errors=errors * (np.abs(turned) + turned_errors) + np.abs(shape) * turned_errors,
-            log_scale=scale,
-            log_tail=kernel.log_tail(c, height) + math.log(height) - 0.5 * gaussian * height**2,
-            chernoff_points=points,
-            chernoff_values=values,
-        )
+    @property
+    def steps(self) -> int:
+        return sum(part.count for part in self.parts)
 
-
-def _nodes(c: float, kernel: Kernel, size: float, gaussian: float, spacing: float) -> int:
-    count = 16
-    while count < 1 << 22:
-        height = spacing * (count - 1)
-        if kernel.log_tail(c, height) - 0.5 * gaussian * height**2 < math.log(size):
-            break
-        count = math.ceil(1.2 * count)
-    return count
+    @property
+    def squared(self) -> float:
+        return sum(part.count * part.base.squared for part in self.parts if isinstance(part.base, GaussianLaw))
 
 
 def bracket(laws: Laws, low: float, high: float) -> Bracket | None:
@@ -179,5 +146,5 @@ def _some(law: Points, where: NDArray[np.bool_]) -> Points:
 
 def log_bound(paths: Bracket, order: float, epsilons: Array) -> Array:
     """Chernoff's bound on log delta of a bracket: Lambda(t) - t eps + log k(t)."""
-    raised = 1e-6 + 64 * UNIT_ROUNDOFF * sum(part.count for part in paths.parts)
+    raised = 1e-6 + 64 * UNIT_ROUNDOFF * paths.steps
     return np.asarray(float(paths.log_mgf(np.array([order]))[0]) + raised - order * epsilons + log_peak(order))

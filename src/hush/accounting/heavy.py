@@ -18,6 +18,7 @@ from functools import partial
 import numpy as np
 
 from hush.accounting import crossing
+from hush.accounting.averaged import Wanted, averaged_line
 from hush.accounting.binning import enclosing
 from hush.accounting.brackets import Bracket, bracket, log_bound
 from hush.accounting.cells import MANY, Aim, Rough, Steps, aim_at, bin_edges, rough_look
@@ -127,9 +128,8 @@ def _curve(side: Side, rough: Rough, aim: Aim, change: float, terms: int) -> tup
         # good to a small part of what is wanted, which the bracket's bound may exceed by far
         log_size = max(min(math.log(1e-2 * change) + aim.log_delta - bound, math.log(1e-3)), -200.0)
         scale = c * (c + 1) * math.exp(float(log_peak(c)))
-        line = paths.line(
-            c, aim.epsilon, kernel, math.exp(log_size) * scale / (c * (c + 1)), max(terms - cost, 0) // points
-        )
+        size, most = math.exp(log_size) * scale / (c * (c + 1)), max(terms - cost, 0) // points
+        line = averaged_line(paths, c, paths.spread(c), kernel, Wanted(aim.epsilon, size, most))
         if line is None:  # too many nodes
             small.append((paths, c))
             starved = True

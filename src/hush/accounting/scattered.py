@@ -15,9 +15,10 @@ from functools import cached_property
 import numpy as np
 
 from hush.accounting import crossing
+from hush.accounting.averaged import Wanted, averaged_line
 from hush.accounting.binned import enclosing_laws, is_open
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
-from hush.accounting.line import Line, alias_free_spacing, chernoff_points, log_peak
+from hush.accounting.line import Line, log_peak
 from hush.accounting.losses import Array, Pair
 from hush.accounting.points import GaussianLaw, Points, Scattered, exact, product, surely_infinite
 from hush.accounting.smoothing import Kernel, width_for
@@ -84,44 +85,13 @@ class Side:
         errors = np.exp(inflated) - size + size * (8 * UNIT_ROUNDOFF * (loose + unsure + len(self.laws)))
         return size * np.exp(1j * phase), errors, scale
 
-    def line(self, c: float, epsilon: float, kernel: Kernel, size: float, gaussian: float, most: int) -> Line | None:
-        """The integrand on one line, good to about `size` of exp(Lambda(c) - c eps) near epsilon."""
-        value, _, variance = (float(part[0]) for part in self.cumulants(np.array([c])))
-        points = chernoff_points(c, math.sqrt(max(variance, 1e-300)))
-        reach, weight = kernel.reach
-        raised = 1e-6 + 32 * UNIT_ROUNDOFF * sum(repeats for _, repeats in self.laws)
-        values = self.log_mgf(points) + raised + reach * points + math.log(weight)
-        spacing = alias_free_spacing(c, epsilon, value, points, values, math.log(size))
-        if not 0 < spacing < math.inf:
-            return None
-        count = self._nodes(c, kernel, size, gaussian, spacing)
-        if count > most:
-            return None
-        at = np.asarray(c + 1j * spacing * np.arange(count))
-        turned, turned_errors = kernel.on_line(at)
-        transformed, errors, scale = self.transform(c, spacing, count)
-        height = float(at[-1].imag)
-        return Line(
-            c=c,
-            spacing=spacing,
-            nodes=at,
-            values=transformed * turned,
-            errors=errors * (np.abs(turned) + turned_errors) + np.abs(transformed) * turned_errors,
-            log_scale=scale,
-            log_tail=kernel.log_tail(c, height) + math.log(height) - 0.5 * gaussian * height**2,
-            chernoff_points=points,
-            chernoff_values=values,
-        )
+    @property
+    def steps(self) -> int:
+        return sum(repeats for _, repeats in self.laws)
 
-    @staticmethod
-    def _nodes(c: float, kernel: Kernel, size: float, gaussian: float, spacing: float) -> int:
-        count = 16
-        while count < 1 << 22:
-            height = spacing * (count - 1)
-            if kernel.log_tail(c, height) - 0.5 * gaussian * height**2 < math.log(size):
-                break
-            count = math.ceil(1.2 * count)
-        return count
+    @property
+    def squared(self) -> float:
+        return sum(repeats * law.squared for law, repeats in self.laws if isinstance(law, GaussianLaw))
 
 
 @dataclass(frozen=True)
@@ -367,7 +337,6 @@ def _saddle(side: Side, log_delta: float | None, epsilon: float | None) -> tuple
 
 def _curve(less: Side, more: Side, c: float, epsilon: float, log_change: float, terms: int) -> tuple[Curve | None, int]:
     """Two lines at c, each changing log delta by no more than about `log_change`, and what they cost."""
-    gaussian = sum(law.squared for law, _ in more.laws if isinstance(law, GaussianLaw))
     lines, cost = [], 0
     for side in (less, more):
         kernel = Kernel(width_for(c, min(log_change, 1.0), side.above), side.above)
@@ -376,7 +345,8 @@ def _curve(less: Side, more: Side, c: float, epsilon: float, log_change: float, 
         size = _NEGLIGIBLE * min(log_change, 1.0) * scale
         points = sum(law.losses.size if isinstance(law, Points) else 4 for law, _ in side.laws) + 10 * len(side.laws)
         points += _SEARCH
-        line = side.line(c, epsilon, kernel, size, gaussian, max(terms - cost, 0) // points)
+        spread = math.sqrt(max(variance, 1e-300))
+        line = averaged_line(side, c, spread, kernel, Wanted(epsilon, size, max(terms - cost, 0) // points))
         if line is None:
             return None, cost
         lines.append(line)
