@@ -261,3 +261,10 @@ def test_a_renyi_curve_beside_others_has_a_trade_off_curve() -> None:
     known, _ = (Gaussian(1.0) + Guarantees.of(1.0, 1e-6)).tradeoff(300)(np.array([0.01, 0.1, 0.5]))
     assert np.all(lower <= known + 1e-9)
     assert np.all(upper >= known)
+
+
+def test_far_beyond_delta_is_no_larger_than_before() -> None:
+    run = Gaussian(1.0).poisson(0.1) * 5
+    assert run.delta(75.0).lower > 0
+    for epsilon in (300.0, 1e3, 1e4, 1e6):
+        assert run.delta(epsilon).upper <= 1e-300  # once 2.5e-25 at 1000

@@ -142,6 +142,8 @@ def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
     # What is too small for floating point is small, but an upper bound must not round it down to nothing.
     smallest = math.ulp(0.0) if upper[0] > -math.inf else 0.0
     low, high = (math.exp(end[0]) * (1 + sign * _rounded(end[0])) for end, sign in ((lower, -1), (upper, 1)))
+    if 0 < high < 1e-307:  # such numbers are rounded by more than a share of themselves
+        low, high = math.nextafter(low, 0.0), math.nextafter(high, 1.0)
     return _ordered((low, max(min(high, 1.0), smallest)))
 
 

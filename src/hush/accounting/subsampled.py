@@ -85,6 +85,10 @@ def log_delta(composition: Composition, epsilons: Array) -> tuple[Array, Array]:
     if rivals.any():
         low, high = _log_delta(composition, ADD, epsilons[rivals])
         lower[rivals], upper[rivals] = np.maximum(lower[rivals], low), np.maximum(upper[rivals], high)
+    poor = upper - lower > 1  # far beyond what any line resolves
+    if poor.any():
+        bounds = [chernoff_curve(composition, direction, epsilons[poor]) for direction in (REMOVE, ADD)]
+        upper[poor] = np.fmin(upper[poor], np.maximum(*bounds))
     return lower, upper
 
 
