@@ -151,7 +151,7 @@ def _log_quotient(p: Array, q: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         change = (p - q) / q
         near = np.abs(change) < 0.5
-        return np.where(near, np.log1p(np.where(near, change, 0.0)), np.log(p) - np.log(q))
+        return np.where(near, np.log1p(np.where(near, change, 0.0)), np.log(p / q))
 
 
 def _spread_far(p: Array, q: Array, nodes: Array, logs: Array) -> tuple[Array, float]:
