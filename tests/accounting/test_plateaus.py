@@ -8,8 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy.special import ndtr, ndtri
 
-from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, leaks
+from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, Tradeoff, leaks
 
 
 def exact_leak(failing: list[tuple[float, int]]) -> Fraction:
@@ -100,3 +101,40 @@ def test_a_hundred_different_promises_have_a_narrow_answer_in_a_second() -> None
     bounds = run.epsilon(1e-5)
     assert time.process_time() - began < 1.0
     assert bounds.width <= 1e-3 * bounds.upper
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-9, 1e-11, 1e-13])
+def test_a_sampled_trade_off_function_is_known_as_deep_as_its_values_tell(mu: float, delta: float) -> None:
+    """Its values are good to 1e-16, hence deltas of 1e-13 to a thousandth; against the Gaussian's closed form."""
+    run = Tradeoff.of(lambda alpha: ndtr(-ndtri(alpha) - mu))
+    exact, bounds = Gaussian(1 / mu).epsilon(delta), run.epsilon(delta)
+    assert bounds.lower <= exact.upper
+    assert bounds.upper >= exact.lower
+    assert bounds.width <= 1e-3 * bounds.upper
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_trade_off_functions_of_straight_pieces_are_enclosed(seed: int) -> None:
+    """Sampled, their chords are turned by rounding, and mirrored ones near 1 far more: an upper bound was too small."""
+    generator = np.random.default_rng(seed + 3)
+    count = int(generator.integers(1, 5))
+    sizes = np.sort(10 ** generator.uniform(-2, 1.3, count))
+    deltas = np.sort(10 ** generator.uniform(-14, -1, count))[::-1]
+    promises = tuple((float(e), float(d)) for e, d in zip(sizes, deltas, strict=True))
+
+    def function(alpha: np.ndarray) -> np.ndarray:
+        lines = [np.zeros(np.shape(alpha))]
+        for e, d in promises:
+            lines += [1 - d - math.exp(e) * alpha, math.exp(-e) * (1 - d - alpha)]
+        return np.max(lines, axis=0)
+
+    sampled, given = Tradeoff.of(function), Guarantees(promises)
+    for e in (0.0, *(share * float(size) for size in sizes for share in (0.5, 0.99, 0.999))):
+        ours, exact = sampled.delta(e), given.delta(e)
+        assert ours.lower <= exact.upper
+        assert ours.upper >= exact.lower
+    for delta in (1e-2, 1e-6, 1e-10):
+        ours, exact = sampled.epsilon(delta), given.epsilon(delta)
+        assert ours.lower <= exact.upper * (1 + 1e-12)
+        assert ours.upper >= exact.lower * (1 - 1e-12)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _ULPS = 1e-15  # more than what a few operations lose
+_POINTS = 1.6e-15  # how far off a corner between extended chords may be
+_CORNERS = 8e-16  # how far off the powers at the corners of a curve may be
 _LAST_PLACES = 4e-16  # what an intercept, a product, a sum and 1 less it lose together, all below 1
 
 
@@ -202,7 +204,8 @@ def check_tradeoff_points(alphas: Sequence[float], betas: Sequence[float]) -> No
 
 def sample_tradeoff(function: Callable[[Array], Array], points: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     ends = np.geomspace(1e-14, 0.5, points // 2)
-    alphas = np.unique(np.concatenate([[0.0], ends, 1 - ends, [1.0]]))
+    deep = np.geomspace(1e-60, 1e-14, points // 4)
+    alphas = np.unique(np.concatenate([[0.0], deep, ends, 1 - ends, [1.0]]))
     betas = np.minimum.accumulate(np.clip(np.asarray(function(alphas), dtype=float), 0.0, 1 - alphas))
     return tuple(alphas.tolist()), tuple(betas.tolist())
 
@@ -218,7 +221,7 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
     above = _lines_of_hull(*_lower_hull(a, b))
     # Extended chords: between points k and k+1 f lies above the chords before and after, which meet in between.  The
     # lower hull of these corners is below f.
-    corner_a, corner_b = [0.0], [float(b[0])]
+    corner_a, corner_b, unsure = [0.0], [float(b[0])], [_POINTS]
     for k in range(len(slopes)):
         before = slopes[k - 1] if k > 0 else np.inf
         after = slopes[k + 1] if k + 1 < len(slopes) else 0.0
@@ -233,10 +236,15 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
             value = min(max(value, b[k] - before * (at - a[k]) - carried), b[k])
         corner_a.append(at)
         corner_b.append(float(np.clip(value, 0.0, 1 - at)))
-    hull_a, hull_b = _lower_hull(np.append(corner_a, 1.0), np.append(corner_b, 0.0))
-    extended = _lines_of_hull(hull_a, hull_b)
-    least = atoms_of(extended.mirrored())
-    return Enclosed(lower=_moved(atoms_of(above.mirrored()) if chords else least, -1), upper=_moved(least, 1))
+        unsure.append(_POINTS * min(1.0, float(before)))
+    if not chords:
+        above = _lines_of_hull(*_lower_hull(np.append(corner_a, 1.0), np.append(corner_b, 0.0)))
+    # Lowered by what rounding may do to a point, upwards or, where f is flat, sideways: every line of the hull is then
+    # below f from end to end.  Short ones near 1 would else, mirrored, be wrong by far more than rounding.
+    lowered = np.maximum(np.array(corner_b) - unsure, 0.0)
+    hull = _lower_hull(np.append(corner_a, 1.0), np.append(lowered, 0.0))
+    below = _under(_lines_of_hull(*hull), *hull)
+    return Enclosed(lower=_moved(atoms_of(above.mirrored()), -1), upper=_moved(atoms_of(below.mirrored()), 1))
 
 
 def _lines_of_hull(alpha: Array, beta: Array) -> Lines:
@@ -245,19 +253,46 @@ def _lines_of_hull(alpha: Array, beta: Array) -> Lines:
     return Lines(1 - misses, slopes, misses)
 
 
-def _moved(atoms: Atoms, sign: int) -> Atoms:
-    """Masses that reveal more (+1) or less (-1) by what rounding may do to the corners of a curve.
+def _under(lines: Lines, alpha: Array, beta: Array) -> Lines:
+    """Lowered until none is above any of the points: rounding turns short lines, and where f is straight that shows."""
+    excess = np.zeros(lines.slopes.size)
+    for start in range(0, lines.slopes.size, 256):
+        part = slice(start, start + 256)
+        values = lines.misses[part, None] - np.multiply.outer(lines.slopes[part], alpha)
+        excess[part] = np.max(values - beta, axis=1, initial=0.0)
+    misses = lines.misses - np.where(excess > 0, excess + 4e-16 * np.minimum(1.0, lines.slopes), 0.0)
+    return Lines(1 - misses, lines.slopes, misses)
 
-    A corner lies on lines whose intercepts are good to 4e-16, above or, where they are flat, beside it; so a mass at
-    infinity that rounding hides is not taken for none.
+
+def _moved(atoms: Atoms, sign: int) -> Atoms:
+    """The pair whose power is larger (+1) or smaller (-1) by what rounding may do to the corners of a curve.
+
+    A corner lies on lines whose intercepts are good to 4e-16, above or, where they are flat, beside it: all powers
+    together are off by no more than twice that.  (Masses are differences of corners, good to their own last places.)
+    Larger, it is told at once; smaller, it is taken from the most revealing outcomes.  Before that, outcomes whose
+    losses don't fall, as only rounding can have it, are seen as one: a sum over outcomes must not choose among them.
     """
-    p, q = np.asarray(atoms.p), np.asarray(atoms.q)
-    p, q = p + sign * 4e-16 * np.minimum(1, p / q), q - sign * 4e-16 * np.minimum(1, q / p)
-    kept = p > 0
-    p, q = p[kept], np.maximum(q[kept], 1e-300)
-    infinite = max(0.0, atoms.infinite + sign * 4e-16)
-    losses = np.log(p) - np.log(q)
-    return Atoms(tuple(losses.tolist()), tuple(p.tolist()), tuple(q.tolist()), infinite, atoms.vanishing)
+    if sign > 0:
+        masses = tuple(mass * (1 + 4e-16) for mass in atoms.p)
+        return Atoms(atoms.losses, masses, atoms.q, min(atoms.infinite + _CORNERS, 1.0), atoms.vanishing)
+    p, q = _falling(np.asarray(atoms.p), np.asarray(atoms.q))
+    infinite, rest = max(atoms.infinite - _CORNERS, 0.0), max(_CORNERS - atoms.infinite, 0.0)
+    left = np.minimum(p, np.maximum(np.cumsum(p) - rest, 0.0)) * (1 - 4e-16)
+    kept = left > 0
+    losses = np.log(left[kept]) - np.log(q[kept])
+    return Atoms(tuple(losses.tolist()), tuple(left[kept].tolist()), tuple(q[kept].tolist()), infinite, atoms.vanishing)
+
+
+def _falling(p: Array, q: Array) -> tuple[Array, Array]:
+    """Neighbouring outcomes, the steepest first, joined where the loss of the next is no smaller."""
+    joined: list[tuple[float, float]] = []
+    for mass in zip(p.tolist(), q.tolist(), strict=True):
+        joined.append(mass)
+        while len(joined) > 1 and joined[-1][0] * joined[-2][1] >= joined[-2][0] * joined[-1][1]:
+            last, before = joined.pop(), joined.pop()
+            joined.append((before[0] + last[0], before[1] + last[1]))
+    found = np.array(joined, dtype=np.float64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
 
 
 def _lower_hull(x: Array, y: Array) -> tuple[Array, Array]:

@@ -159,8 +159,8 @@ class Mechanism(ABC):
     def epsilon(self, delta: float) -> Bounds:
         """The smallest epsilon >= 0 with (epsilon, delta)-DP, enclosed; [1e4, inf] beyond 1e4.
 
-        Where something may tell everything, epsilon jumps to infinity at a delta.  For promises it is decided exactly on
-        which side a delta lies; for others the interval reaches to infinity within rounding of that delta.
+        Where something may tell everything, epsilon jumps to infinity at a delta.  For promises it is decided exactly
+        on which side a delta lies; for others the interval reaches to infinity within rounding of that delta.
         """
         from hush.accounting import answers
 
