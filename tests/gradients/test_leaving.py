@@ -221,18 +221,20 @@ def test_nobody_elses_dropout_changes_where_only_a_gradient_is_not_finite(engine
 
     x, share = torch.randn(N, 16), torch.ones(N)
     options: dict[str, Any] = {"filling": Filling(32, 32) if cut == "filled" else AS_IT_IS}
-    share[place] = 0
+    share[place] = share[7] = 0
     if cut == "users":
         options["units"] = torch.arange(N)
     spoiled = x.clone()
     spoiled[place] = 0
+    if place:
+        spoiled[7] = torch.nan  # another one, whose loss tells
     parameters = [layer.weight]
     memory, other = (Memory(capacity=64 if engine == "captured" else None) for _ in range(2))
     for _ in range(5):
         expected = summed(losses, parameters, (x, share), ENGINES[engine](parameters), memory, **options)
         calls.clear()
         found = summed(losses, parameters, (spoiled, share), ENGINES[engine](parameters), other, **options)
-        assert len(calls) <= 40
+        assert len(calls) <= 200
         torch.testing.assert_close(found.sums, expected.sums, rtol=1e-5, atol=1e-5)
 
 
