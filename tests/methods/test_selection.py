@@ -8,6 +8,7 @@ import os
 import stat
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -449,6 +450,13 @@ class TestSearch:
     def test_refuses_a_number_of_runs_whose_cost_is_not_known(self, runs: Any) -> None:
         with pytest.raises(ValueError, match="Nobody knows"):
             selection.Search(candidates(), runs)
+        with pytest.raises(ValueError, match="Nobody knows"):
+            selection.Search.within(3.0, 1e-4, [({}, {"records": 40, "batch": 20, "steps": 2})], runs)
+
+    @pytest.mark.parametrize("returned", [lambda model: model, lambda model: (model, None), lambda _: None])
+    def test_says_what_a_training_function_returns(self, returned: Callable[[nn.Module], Any]) -> None:
+        with pytest.raises(ValueError, match="two things: the model that it trained, and its score"):
+            selection.run(search(), lambda trial: returned(Trainer()(trial)[0]))
 
     def test_refuses_runs_that_were_not_paid_for(self) -> None:
         def beside(trial: selection.Trial) -> tuple[nn.Module, float]:

@@ -163,7 +163,10 @@ def _in_secret(train: Train, trial: Trial) -> tuple[float, dict[str, Tensor]] | 
 
 
 def _made(train: Train, trial: Trial) -> tuple[float, dict[str, Tensor]]:
-    model, score = train(trial)
+    returned = train(trial)
+    if not isinstance(returned, tuple) or len(returned) != 2 or returned[1] is None:
+        raise MisuseError("A training function must return two things: the model that it trained, and its score.")
+    model, score = returned
     if len(trial._made) != 1 or trial._made[0].plan != trial.candidate.plan or trial._made[0].model is not model:
         raise MisuseError("A training function must return the model that it trained by trial.private(...) in one run.")
     return float(score), {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}

@@ -89,11 +89,7 @@ class Search:
         object.__setattr__(self, "candidates", tuple(self.candidates))
         if not self.candidates or not all(isinstance(item, Candidate) for item in self.candidates):
             raise ValueError("A search needs candidates, each a Candidate(settings, plan).")
-        if not isinstance(self.runs, Runs | Every):
-            raise ValueError(
-                f"Nobody knows what choosing among {self.runs!r} runs costs; give Geometric(mean), Poisson(mean), "
-                "NegativeBinomial(mean, shape), or Every() to pay for all of them."
-            )
+        _check_runs(self.runs)
         if not isinstance(self.score, Public | Noised):
             raise ValueError(f"A score is Public() or Noised(noise_multiplier), got {self.score!r}.")
         if not 0 < self.delta < 1:
@@ -121,6 +117,7 @@ class Search:
         epsilon at delta / E[K], where the bound asks for it; the largest that keeps the whole within the target.
         """
         check_positive("The target epsilon", epsilon)
+        _check_runs(runs)
         at = delta / (len(candidates) if isinstance(runs, Every) else max(runs.mean, 1.0))
         found: dict[tuple[str, float], float] = {}
 
@@ -206,3 +203,11 @@ class Search:
             "score": self.score.to_dict(),
             "delta": self.delta,
         }
+
+
+def _check_runs(runs: Runs | Every) -> None:
+    if not isinstance(runs, Runs | Every):
+        raise ValueError(
+            f"Nobody knows what choosing among {runs!r} runs costs; give Geometric(mean), Poisson(mean), "
+            "NegativeBinomial(mean, shape), or Every() to pay for all of them."
+        )
