@@ -68,6 +68,13 @@ def test_tiny_losses_of_very_many_steps_keep_their_digits(kind: Kind, delta: flo
     assert bounds.width <= 1e-4 * bounds.upper
 
 
+def test_a_look_that_says_nothing_costs_time_and_nothing_else() -> None:
+    run = _run([(0.6344, 47, 1.0, 5), (0.6359, 28, 1.0, 103), (12.33, 77, 0.01066, 10_498)])
+    bounds = run.epsilon(1.148e-4)
+    assert 207.62 < bounds.lower <= bounds.upper < 207.64
+    assert bounds.width <= 1e-4 * bounds.upper
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_laws_of_small_losses_are_rounded_to_their_own_side(reverse: bool) -> None:
     sample = Poisson(ProjectedPair(2.0, 20), 1e-8)

@@ -213,7 +213,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
     low, high, left, part = 0.0, math.inf, _TERMS, 8.0 if len(steps) < MANY else 0.9
     for _ in range(8):
         # far beyond, what is there to be seen is far larger than delta
-        aim = aim_at(rough, guess, max(log_delta, rough.log_delta(guess) - 2) if idle else log_delta)
+        aim = aim_at(rough, guess, max(log_delta, min(rough.log_delta(guess), 0.0) - 2) if idle else log_delta)
         change = min(0.3 * part * tolerance * max(guess * aim.slope, 0.02), 0.1)
         change = 0.1 if idle else change
         lower, upper, cost = _curves(steps, rough, aim, change, left)
