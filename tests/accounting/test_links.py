@@ -144,3 +144,10 @@ def test_steps_that_all_have_closed_forms_are_not_lost_among_brackets() -> None:
     found, spread = float(spared.mean()), 4 * float(spared.std()) / math.sqrt(losses.size)
     delta = run.delta(2.0)
     assert delta.lower - spread <= found <= delta.upper + spread
+
+
+def test_groups_of_few_bounded_losses_are_narrow_near_the_largest() -> None:
+    for run, size, delta in ((Laplace(7.3).poisson(0.03) * 11, 2, 8e-22), (Laplace(3.3).poisson(0.036) * 26, 2, 5e-24)):
+        bounds = run.group(size).epsilon(delta)
+        assert bounds.upper <= size * run.largest_loss * (1 + 1e-12)
+        assert bounds.width <= 1e-3 * bounds.upper

@@ -40,7 +40,6 @@ _LOOSE = 9e-16  # what largest losses lose: a product, an amplification, and a s
 _FURTHEST = 1e6  # epsilons beyond are asked no more: delta is no larger there
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _FEW = 4  # epsilons that may each have a look of their own
-_FEW_BOUNDED = 60  # steps whose largest loss together isn't far beyond what a small delta has
 _SMALLEST = 1e-300
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
 _ENUMERABLE = 1000  # totals of all steps together
@@ -242,9 +241,6 @@ def _log_least(mechanism: Mechanism) -> float:
 def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array:
     """Epsilons from 0 to where delta is that small, or as far as makes sense."""
     rest = without_leaks(mechanism)[0]
-    largest = rest.largest_loss
-    if largest <= _LARGEST_EXPONENT and sum(count for _, count in rest.parts()) <= _FEW_BOUNDED:
-        return np.asarray((largest or 1.0) * np.linspace(0.0, 1.0, points) ** 1.5)
     far = epsilon(rest, smallest, tolerance=0.05)
     while math.isinf(far.upper) and smallest < 1e-2:  # a delta below what remains at any epsilon says nothing
         smallest *= 1e10 if smallest < 1e-20 else 30

@@ -22,7 +22,6 @@ from hush.accounting.losses import Array, Pair
 from hush.accounting.powers import Power, of_steps
 
 _COARSE = np.geomspace(1e-5, 1e4, 24)
-_FEW_BOUNDED = 60  # steps with bounded losses
 _FINE = 16  # places where it matters
 _PLACES = np.geomspace(1e-6, 1e4, 300)
 
@@ -38,14 +37,8 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
 
 
 def fits(group: Group) -> bool:
-    """Whether a chain may be followed link by link, and has to: what can be listed needs none.
-
-    With few steps whose losses have a bound the attack sits there, where delta falls off at once: bands do better.
-    """
-    if group.size > chains.LONGEST or has_renyi(group.inner) or listed(group) is not None:
-        return False
-    steps = sum(count for _, count in group.inner.parts())
-    return steps == 1 or steps > _FEW_BOUNDED or math.isinf(group.inner.largest_loss)
+    """Whether a chain may be followed link by link, and has to: what can be listed needs none."""
+    return group.size <= chains.LONGEST and not has_renyi(group.inner) and listed(group) is None
 
 
 def _asked(
