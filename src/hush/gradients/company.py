@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hush.gradients.engines import Losses, one_loss_each, pick
 from hush.gradients.filling import VECTOR
+from hush.gradients.repeated import Repeated
 from hush.randomness import unmoved
 
 CROSSING = (
@@ -38,31 +39,32 @@ def refuse_company(losses: Losses, batch: Sequence[Any], values: Tensor, last: i
         alone = torch.cat([_losses(losses, pick(batch, slice(i, i + 1)), 1) for i in (0, last)])
         if _close(alone, together[[0, last]], together, 1e-1 if half else 1e-2):
             return
-        if _in_other_company(losses, batch, n, last, devices, 1e-2 if half else 1e-5):
+        if _in_other_company(losses, batch, n, last, 1e-2 if half else 1e-5):
             raise ValueError(CROSSING)
 
 
-def _in_other_company(
-    losses: Losses, batch: Sequence[Any], n: int, last: int, devices: Sequence[torch.device], tolerance: float
-) -> bool:
+def _in_other_company(losses: Losses, batch: Sequence[Any], n: int, last: int, tolerance: float) -> bool:
     """Whether the first or last example's loss changes among copies of itself, among twice as many, or further down.
 
     Small batches are repeated up to sizes at which an example is rounded as in any larger one, and asked about at
     places that are alike in this, too (`filling`). The random numbers are the same each time, and so are the shapes: a
     dropout layer draws the same masks. Of twice as many, or in another row, it doesn't: that is asked only where
-    nothing is random.
+    nothing is random. Values alone don't tell what is: beside one example's huge loss all others' look the same, and
+    dropout may twice leave it the same mask by chance.
     """
     times = -(-2 * VECTOR // n)
     size, whole = n * times, _each(batch, lambda x: torch.cat([x] * times))
 
+    repeated = Repeated(losses, [x for x in batch if isinstance(x, Tensor)])
+
     def drawn(examples: Sequence[Any], size: int = size) -> Tensor:
-        with torch.random.fork_rng(devices=list(devices)):
-            return _losses(losses, examples, size)
+        return _losses(repeated, examples, size)
 
     def same(found: Tensor, expected: Tensor) -> bool:
         return _close(found, expected, once, 1e3 * tolerance)
 
     once, again = drawn(whole), drawn(whole)
+    random = repeated.drew()
     if not _close(again, once, once, tolerance):
         return False  # its random numbers come from elsewhere
     asked = [0, size - n + last]
@@ -70,9 +72,8 @@ def _in_other_company(
         alike = _each(whole, lambda x, i=i: x[i : i + 1].expand_as(x))  # type: ignore[misc]
         if not same(drawn(alike)[i], once[i]):
             return True
-    unforked = [_losses(losses, whole, size) for _ in range(2)]
-    if not all(_close(values, once, once, tolerance) for values in unforked):
-        return False  # random
+    if random or not all(_close(drawn(whole), once, once, tolerance) for _ in range(2)):
+        return False
     twice, later = drawn(_each(whole, lambda x: torch.cat([x, x])), 2 * size), drawn(_each(whole, _later))
     return not same(twice[asked], once[asked]) or not same(later[VECTOR], once[0])
 
