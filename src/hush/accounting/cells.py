@@ -29,7 +29,7 @@ _DIGITS = 18.0  # of the contour integral, to base e
 _SLACK = 3.0  # log of how far the line's bound may exceed the best
 _RARE = -22.0  # log of the share of delta that losses below the first bin may have
 _BINS = 25_000  # at most, of all kinds together
-_LONG = 10_000_000  # steps
+_LONG = 50_000_000  # steps
 _FEW = 0.1  # large losses expected: with more of them they aren't one at a time
 MANY = 10  # kinds of steps that share a budget
 
