@@ -14,11 +14,12 @@ from torch import nn
 from hush import Normalised, PerLayer, Plan, Private
 from hush.cli import main
 from hush.experiments import alone, architectures, pictures, results, runner, speed, tasks, training
-from hush.experiments.accounts import ACCOUNTS
+from hush.experiments.accounts import ACCOUNTS, Check, Found
 from hush.experiments.coordinates import Coordinates
 from hush.experiments.keeper import Keeper, OutOfTimeError
 from hush.experiments.networks import NETWORKS, network
 from hush.experiments.page import write
+from hush.experiments.progress import Progress
 from hush.experiments.rows import Row, read, read_all
 from hush.experiments.stacked import Tape, clipped_sums
 from hush.experiments.trainer import Recipe, Records, Trainer, cross_entropy, half_squared_error
@@ -459,8 +460,9 @@ def test_a_row_is_trained_kept_and_not_trained_again(tmp_path, monkeypatch):
 
     def run(**changes):
         options = {"data_dir": str(tmp_path), "device": torch.device("cpu"), "quick": False, "seeds": None}
-        options |= {"deadline": math.inf, "again": False, "say": said.append} | changes
-        return runner.run_rows(read(folder / "tiny.toml"), folder / "results", **options)
+        options |= {"progress": Progress(folder, "tiny", math.inf), "again": False, "say": said.append} | changes
+        runner.run_rows(read(folder / "tiny.toml"), folder / "results", **options)
+        return not options["progress"].late
 
     assert run()
     row = results.load(folder / "results", "tiny")["rows"][0]
@@ -470,7 +472,9 @@ def test_a_row_is_trained_kept_and_not_trained_again(tmp_path, monkeypatch):
     assert {"date", "hush", "torch", "python", "device"} <= set(row["setting"])
     assert run()
     assert "there is a result already" in said[-1]
-    assert not run(again=True, deadline=-math.inf)
+    progress = Progress(folder, "another", -math.inf)
+    progress.add("something of this start")
+    assert not run(again=True, progress=progress)
 
 
 def test_the_page_has_the_numbers_and_says_what_is_missing(tmp_path):
@@ -556,7 +560,7 @@ def test_reproduce_that_is_interrupted_says_how_to_go_on(tmp_path, capsys, monke
 def test_a_row_says_its_score_beside_the_papers_and_its_epsilon():
     row = Row("r", "mnist", "hidden-100", 256, paper={"accuracy": 95.0, "epsilon": 2.0})
     said = runner._in_words(row, {"mean": 94.7, "deviation": 0.19, "epsilon": 1.6696})
-    assert said == "accuracy 94.7% +- 0.19 (the paper: 95%), certified epsilon 1.67"
+    assert said == "accuracy 94.7% +- 0.19 (the paper: 95%), certified epsilon 1.670"
 
 
 def test_reproduce_without_data_says_so_in_a_sentence(tmp_path, capsys, monkeypatch):
@@ -564,3 +568,128 @@ def test_reproduce_without_data_says_so_in_a_sentence(tmp_path, capsys, monkeypa
     folder = _tiny(tmp_path)
     assert main(["reproduce", "tiny", "--experiments", str(folder)]) == 2
     assert "HUSH_DATA" in capsys.readouterr().err
+
+
+def _three(tmp_path, monkeypatch):
+    """`_tiny` with three rows of 64 steps, and the command that runs them."""
+    folder = _tiny(tmp_path)
+    text = (folder / "tiny.toml").read_text().replace("steps = 30", "steps = 64")
+    row = text[text.index("[[rows]]") :]
+    (folder / "tiny.toml").write_text(text + "".join(row.replace('"one"', f'"{name}"') for name in ("two", "three")))
+    monkeypatch.setattr("hush.data.loading._check_counts", lambda facts, found: None)
+    return folder, ["reproduce", "tiny", "--experiments", str(folder), "--data-dir", str(tmp_path)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_every_start_with_a_limit_goes_further_until_all_rows_are_done(again, tmp_path, capsys, monkeypatch):
+    folder, command = _three(tmp_path, monkeypatch)
+    if again:
+        assert main(command) == 0
+        command.append("--again")
+    trained = []
+    keep = results.keep_row
+    monkeypatch.setattr(results, "keep_row", lambda *args: (trained.append(args[2]["name"]), keep(*args)))
+    capsys.readouterr()
+    for _ in range(20):
+        assert main([*command, "--limit", "1e-9"]) == 0
+        if "Time ran out" not in capsys.readouterr().out:
+            break
+    assert trained == ["one", "two", "three"]
+    assert list((folder / "results" / "partial").iterdir()) == []
+    assert main(command) == 0
+    assert len(trained) == (6 if again else 3)  # a new run
+
+
+def test_accounts_stop_in_time_and_are_not_computed_again(tmp_path, capsys, monkeypatch):
+    folder = _tiny(tmp_path)
+    computed = []
+    for name in ("a", "b"):
+        (folder / f"{name}.toml").write_text(f'title = "T"\npaper = "bu2019"\naccount = "{name}"\n')
+        found = Found(checks=(Check(f"number {name}", 1.5, 1.25, 0.1),))
+        monkeypatch.setitem(ACCOUNTS, name, lambda images, name=name, found=found: (computed.append(name), found)[1])
+    command = ["reproduce", "a", "b", "--accounts", "--experiments", str(folder), "--limit", "1e-9"]
+    assert main(command) == 0
+    assert computed == ["a"]
+    said = capsys.readouterr().out
+    assert "number a: the paper 1.5, here 1.25, NOT reproduced" in said
+    assert "Time ran out" in said
+    assert main(command) == 0
+    assert computed == ["a", "b"]
+    assert "Time ran out" not in capsys.readouterr().out
+
+
+def test_reproduce_can_do_accounts_only_without_data(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("HUSH_DATA", raising=False)
+    assert main(["reproduce", "tiny", "--accounts", "--experiments", str(_tiny(tmp_path))]) == 0
+
+
+def test_a_search_that_was_stopped_goes_on_with_what_is_left(tmp_path):
+    records = _blobs(200, 0)
+    task = tasks.Task(records, records)
+    row = Row(
+        "r", "adult", "linear", 50, steps=32, epsilon=8.0, delta=1e-4, grid={"lr": [0.1, 1.0], "clip": [1.0, 2.0]}
+    )
+    whole = training.search(row, task)
+    starts = 0
+    while True:
+        starts += 1
+        try:
+            found = training.search(row, task, Keeper(tmp_path, -math.inf))
+            break
+        except OutOfTimeError:
+            assert starts < 9
+    assert starts > 2
+    assert found == whole
+
+
+def test_a_failed_row_is_named_and_the_status_says_so(tmp_path, capsys, monkeypatch):
+    _, command = _three(tmp_path, monkeypatch)
+    run = training.run_row
+
+    def failing(row, *args, **options):
+        if row.name == "two":
+            raise RuntimeError("no")
+        return run(row, *args, **options)
+
+    monkeypatch.setattr(training, "run_row", failing)
+    assert main(command) == 1
+    said = capsys.readouterr()
+    assert "two failed: no" in said.out
+    assert "Failed: tiny: two." in said.err
+
+
+def test_missing_data_stop_their_own_rows_only(tmp_path, capsys, monkeypatch):
+    folder, command = _three(tmp_path, monkeypatch)
+    text = (folder / "tiny.toml").read_text()
+    (folder / "absent.toml").write_text(text.replace('"adult"', '"mnist"').replace("binary-linear", "linear"))
+    assert main(["reproduce", "absent", *command[1:]]) == 2
+    assert "Left out, since their data can't be read: absent (mnist)." in capsys.readouterr().err
+    assert len(results.load(folder / "results", "tiny")["rows"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--device", "tpu"], "cpu or cuda, not tpu"),
+        (["--device", "meta"], "cpu or cuda, not meta"),
+        (["--device", "cuda:99"], "PyTorch sees no device cuda:99"),
+        (["--seeds", "0"], "at least 1, not 0"),
+        (["--seeds", "-1"], "at least 1, not -1"),
+        (["--limit", "-3"], "above 0, not -3"),
+        (["--limit", "nan"], "above 0, not nan"),
+    ],
+)
+def test_reproduce_refuses_what_makes_no_sense(options, words, tmp_path, capsys):
+    command = ["reproduce", "tiny", "--experiments", str(_tiny(tmp_path)), "--data-dir", str(tmp_path)]
+    assert main([*command, *options]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_a_quick_row_says_on_how_little_it_was_trained(tmp_path, capsys, monkeypatch):
+    folder, command = _three(tmp_path, monkeypatch)
+    assert main([*command, "--quick"]) == 0
+    said = capsys.readouterr().out
+    assert "% after 300 records, 30 steps, 1 seed, certified epsilon" in said
+    assert f"the quick rows are in {folder / 'results' / 'quick'} only" in said

@@ -33,7 +33,8 @@ CATALOGUE = {
             (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
             (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
             "http://yann.lecun.com/exdb/mnist",
-            "mnist.npz, or a folder mnist with the four IDX files (train-images-idx3-ubyte and so on, .gz or not)",
+            "a folder mnist with the four IDX files (train-images-idx3-ubyte and so on, .gz or not), or this "
+            "project's mnist.npz",
             {"mnist.npz": "99b6212d8b734503d7fa2e29ea6413bad62226998e56555f4a6b0b30072f1aec"},
         ),
         Facts(
@@ -42,7 +43,7 @@ CATALOGUE = {
             (6000,) * 10,
             (1000,) * 10,
             "https://github.com/zalandoresearch/fashion-mnist",
-            "fashion_mnist.npz, or a folder fashion_mnist with the four IDX files (.gz or not)",
+            "a folder fashion_mnist with the four IDX files (.gz or not), or this project's fashion_mnist.npz",
             {
                 "fashion_mnist.npz": "0515093bb63685d8cbc2b7e52eeba1b00b64cd52afb1c01228b4db5228690b48",
                 "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
@@ -79,7 +80,7 @@ CATALOGUE = {
             (24720, 7841),
             (12435, 3846),
             _LIBSVM,
-            "adult_a9a.npz, or the LIBSVM files a9a and a9a.t",
+            "the LIBSVM files a9a and a9a.t, or this project's adult_a9a.npz",
             {"adult_a9a.npz": "b7e853f52f0f7e6d2d23966a3a01411b18ee199b1d54b6ebc71bd2acfc59c6f2"},
         ),
         Facts(
@@ -88,7 +89,7 @@ CATALOGUE = {
             (12500, 12500),
             (12500, 12500),
             "https://ai.stanford.edu/~amaas/data/sentiment",
-            "imdb.npz, or the folder aclImdb as distributed",
+            "the folder aclImdb as distributed, or this project's imdb.npz",
             {"imdb.npz": "ae523639c86178904c866d323b8455211b076a80e0c9ab486e906e1621fdefe0"},
         ),
         Facts(
@@ -97,7 +98,7 @@ CATALOGUE = {
             (56174, 107557, 261197, 348971, 226310),
             (),
             "https://grouplens.org/datasets/movielens/1m",
-            "movielens_1m.npz, or the folder ml-1m as distributed (with ratings.dat)",
+            "the folder ml-1m as distributed (with ratings.dat), or this project's movielens_1m.npz",
             {
                 "movielens_1m.npz": "de64bd4e4526fee1128a6cc83c62c377e5c762becc9c4365b93d03e1c875df35",
                 "ratings.dat": "a89aa3591bc97d6d4e0c89459ff39362",
@@ -109,7 +110,7 @@ CATALOGUE = {
             (1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644),
             (359, 264, 198, 166, 200, 160, 170, 147, 166, 177),
             "https://hastie.su.domains/ElemStatLearn/data.html",
-            "usps.npz, or zip.train and zip.test (.gz or not)",
+            "zip.train and zip.test (.gz or not), or this project's usps.npz",
             {"usps.npz": "e492bba554b1fb244cd5420d35329c6fd550d90b52f1df1e9ecb1625eed0163e"},
         ),
     )

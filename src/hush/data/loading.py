@@ -91,8 +91,8 @@ def _check_digests(facts: Facts, files: Sequence[Path]) -> None:
             method = hashlib.sha256 if len(known) == 64 else hashlib.md5
             if method(formats.content(path)).hexdigest() != known:
                 raise ValueError(
-                    f"{path} is not the known file of {facts.name} (its digest differs); get it from {facts.source}, "
-                    "or load with check=False."
+                    f"{path} is not the known file of {facts.name} (its digest differs); get it again from "
+                    f"{facts.source} (hush.data.load takes it as it is with check=False)."
                 )
 
 
@@ -105,8 +105,8 @@ def _check_counts(facts: Facts, found: DataSet) -> None:
         if split.x.shape[1:] != facts.shape or tuple(seen) != counts:
             raise ValueError(
                 f"{found.files[0]} and its kin hold {len(split)} {part} records of shape {split.x.shape[1:]} where "
-                f"{facts.name} has {sum(counts)} of shape {facts.shape} with known counts by class; get them from "
-                f"{facts.source}, or load with check=False."
+                f"{facts.name} has {sum(counts)} of shape {facts.shape} with known counts by class; get them again "
+                f"from {facts.source} (hush.data.load takes them as they are with check=False)."
             )
 
 

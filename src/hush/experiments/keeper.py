@@ -40,6 +40,10 @@ class Keeper:
         self.notes: State = {}
         self._said = self._saved = time.monotonic()
 
+    def part(self, number: int) -> Keeper:
+        """For one of several runs that are kept apart."""
+        return Keeper(self.folder and self.folder / str(number), self.deadline, self.say)
+
     def restore(self) -> State | None:
         """The state that was kept, if there is one; the notes come back too."""
         if self.folder is None or not (self.folder / "state.pt").exists():

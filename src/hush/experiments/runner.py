@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hush.experiments import results
+from hush.experiments.digits import up
 from hush.experiments.rows import Experiment, Row
 
 if TYPE_CHECKING:
     import torch
 
     from hush.experiments.keeper import Keeper
+    from hush.experiments.progress import Progress
     from hush.experiments.tasks import Task
 
 QUICK_RECORDS, QUICK_STEPS = 2000, 30
@@ -29,7 +31,7 @@ Say = Callable[[str], None]
 
 
 def run_account(experiment: Experiment, folder: Path, images: Path) -> str:
-    """The tables, checks and figures that need no training; how they came out, in words."""
+    """The tables, checks and figures that need no training; how they came out, number by number, in words."""
     from hush.experiments.accounts import ACCOUNTS
 
     if experiment.account is None:
@@ -38,10 +40,13 @@ def run_account(experiment: Experiment, folder: Path, images: Path) -> str:
         raise ValueError(f"There is no account {experiment.account!r}; the names are {', '.join(ACCOUNTS)}.")
     found = ACCOUNTS[experiment.account](images)
     results.store(folder, results.load(folder, experiment.name) | {"account": found.to_dict()})
-    held = sum(check.holds for check in found.checks)
-    counted = f"{held} of {len(found.checks)} stated numbers come out" if found.checks else ""
-    drawn = f"drawn: {', '.join(found.figures)}" if found.figures else ""
-    return "; ".join(part for part in (counted, drawn) if part) or "computed"
+    lines = [
+        f"{check.what}: the paper {check.paper:g}, here {check.ours:.4g}" + ("" if check.holds else ", NOT reproduced")
+        for check in found.checks
+    ]
+    if found.figures:
+        lines.append(f"drawn: {', '.join(found.figures)}")
+    return "\n".join(f"  {line}" for line in lines or ["computed"])
 
 
 def run_rows(
@@ -52,12 +57,12 @@ def run_rows(
     device: torch.device,
     quick: bool,
     seeds: int | None,
-    deadline: float,
+    progress: Progress,
     again: bool,
     searching: bool = True,
     say: Say,
-) -> bool:
-    """The training rows that have no result yet; False when the time ran out before the last."""
+) -> None:
+    """The training rows that have no result yet, or with `again` none of this command; until the time runs out."""
     from hush.experiments.keeper import Keeper, OutOfTimeError
     from hush.experiments.tasks import prepare as prepare_task
     from hush.experiments.training import run_row
@@ -67,12 +72,16 @@ def run_rows(
     say(f"{experiment.name}: {experiment.title}")
     task: Task | None = None
     prepared: tuple[str, float | None, int] | None = None
+    missing: set[str] = set()
     for row in experiment.rows:
-        if row.name in done and not again:
+        label = f"{experiment.name}: {row.name}"
+        if row.name in done and (not again or label in progress.done):
             say(f"  {row.name}: there is a result already")
             continue
-        if time.monotonic() > deadline:
-            return False
+        if row.task in missing:
+            continue
+        if progress.out_of_time():
+            return
         if not quick:
             say(f"  {row.name} ({row.recipe})")
         if task is None or prepared != (row.task, row.pca_noise, row.directions):
@@ -80,28 +89,42 @@ def run_rows(
                 say(f"    preparing {row.task}")
             task, prepared = None, (row.task, row.pca_noise, row.directions)
             limit = (QUICK_RECORDS // 4 if "scattering" in row.task else QUICK_RECORDS) if quick else None
-            task = prepare_task(row.task, data_dir, device, row.pca_noise, records=limit, directions=row.directions)
+            try:
+                task = prepare_task(row.task, data_dir, device, row.pca_noise, records=limit, directions=row.directions)
+            except (OSError, ValueError) as error:  # the other experiments still count
+                say(f"    left out: {error}")
+                progress.missing.append(f"{experiment.name} ({row.task})")
+                missing.add(row.task)
+                continue
         try:
             if quick:
-                result = run_row(_quick(row, task), task, device, seeds=seeds or 1, keeper=Keeper(None, deadline, say))
-                result["quick"] = f"{len(task.train)} records, {result['steps']} steps, {seeds or 1} seed"
+                keeper = Keeper(None, progress.until, say)
+                result = run_row(_quick(row, task), task, device, seeds=seeds or 1, keeper=keeper)
+                result["quick"] = f"{len(task.train):,} records, {result['steps']} steps, {_seeds(seeds or 1)}"
             else:
                 tried = row.varied(**chosen.get(row.like, {}))
                 found = folder / "partial" / f"{experiment.name}-{_digest(tried, seeds, device, searching)}"
-                best, log = _searched(tried, task, found, Keeper(None, deadline, say)) if searching else (tried, [])
+                keeper = Keeper(found / "search", progress.deadline, say)
+                best, log = _searched(tried, task, found, keeper) if searching else (tried, [])
                 chosen[row.name] = best.choices() if log else {}
-                keeper = Keeper(found / "run", deadline, say)
+                keeper = Keeper(found / "run", progress.deadline, say)
                 result = run_row(best, task, device, seeds=seeds, keeper=keeper)
                 result |= {"search": log, "chosen": chosen[row.name]}
                 shutil.rmtree(found, ignore_errors=True)
         except OutOfTimeError:
-            return False
+            progress.late = True
+            return
         except (ArithmeticError, RuntimeError, ValueError) as error:  # the other rows still count
-            say(f"    failed: {error}")
+            say(f"    {row.name} failed: {error}")
+            progress.failed.append(label)
             continue
         results.keep_row(folder, experiment.name, result)
+        progress.add(label)
         say((f"  {row.name}: " if quick else "    ") + _in_words(row, result))
-    return True
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def _in_words(row: Row, result: dict[str, Any]) -> str:
@@ -113,8 +136,10 @@ def _in_words(row: Row, result: dict[str, Any]) -> str:
         parts[0] += f" +- {result['deviation']:.2g}"
     if stated is not None:
         parts[0] += f" (the paper: {stated:g}{unit})"
+    if "quick" in result:
+        parts[0] += f" after {result['quick']}"
     if "epsilon" in result:
-        parts.append(f"certified epsilon {result['epsilon']:.4g}")
+        parts.append(f"certified epsilon {up(result['epsilon'])}")
     return ", ".join(parts)
 
 
@@ -145,27 +170,28 @@ def run_times(
     *,
     device: torch.device,
     quick: bool,
-    deadline: float,
+    progress: Progress,
     again: bool,
     say: Say,
-) -> bool:
-    """The timings that have no result yet; quick ones on small batches.  False when the time ran out."""
+) -> None:
+    """The timings that have no result yet, or with `again` none of this command; quick ones on small batches."""
     from hush.experiments.speed import measure
     from hush.experiments.training import setting
 
     done = {row["name"] for row in results.load(folder, experiment.name)["rows"] if "times" in row}
     say(f"{experiment.name}: {experiment.title}")
     for timing in experiment.times:
-        if timing.name in done and not again:
+        label = f"{experiment.name}: {timing.name}"
+        if timing.name in done and (not again or label in progress.done):
             say(f"  {timing.name}: there is a result already")
             continue
-        if time.monotonic() > deadline:
-            return False
+        if progress.out_of_time():
+            return
         say(f"  {timing.name}")
         tried = replace(timing, batch=4, projections=(1,)) if quick else timing
-        found = {"name": timing.name, "times": measure(tried, device, say, deadline), "setting": setting(device)}
+        found = {"name": timing.name, "times": measure(tried, device, say, math.inf), "setting": setting(device)}
         results.keep_row(folder, experiment.name, found)
-    return True
+        progress.add(label)
 
 
 def _quick(row: Row, task: Task) -> Row:

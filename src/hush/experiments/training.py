@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import platform
@@ -130,15 +131,13 @@ def search(row: Row, task: Task, keeper: Keeper | None = None) -> tuple[Row, lis
     part = tasks.held_out(task)
     others = {name: values for name, values in row.grid.items() if name not in ("lr", "move")}
     found: list[tuple[float, Row]] = []
-    for values in itertools.product(*others.values()):
+    for k, values in enumerate(itertools.product(*others.values())):
         changed = row.varied(
             **{k: int(v) if k in ("steps", "copies") else v for k, v in zip(others, values, strict=True)}
         )
         rates = row.grid.get("lr") or [move / changed.clip for move in row.grid.get("move", [row.lr * changed.clip])]
         rows = [changed.varied(lr=lr) for lr in rates]
-        trained = _train(part, changed, rows, [0], keeper)
-        score = scores(row.metric, trained.model, trained.averages if row.average else trained.weights, part.test)
-        found += zip(score, rows, strict=True)
+        found += zip(_tried(part, changed, rows, keeper and keeper.part(k)), rows, strict=True)
     sign = 1 if row.metric == "accuracy" else -1
     best = max(found, key=lambda pair: sign * pair[0] if math.isfinite(pair[0]) else -math.inf)[1]
     log = [
@@ -147,6 +146,20 @@ def search(row: Row, task: Task, keeper: Keeper | None = None) -> tuple[Row, lis
         for score, tried in found
     ]
     return best, log
+
+
+def _tried(task: Task, row: Row, rows: list[Row], keeper: Keeper | None) -> list[float]:
+    """Scores of rows trained together; kept, so that a search that was stopped goes on with the others."""
+    place = None if keeper is None or keeper.folder is None else keeper.folder / "scores.json"
+    if place is not None and place.exists():
+        kept: list[float] = json.loads(place.read_text("utf-8"))
+        return kept
+    trained = _train(task, row, rows, [0], keeper)
+    found = scores(row.metric, trained.model, trained.averages if row.average else trained.weights, task.test)
+    if place is not None:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(found), "utf-8")
+    return found
 
 
 def _train(
