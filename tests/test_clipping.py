@@ -200,3 +200,13 @@ def test_large_batches_are_summed_in_parts_of_bounded_number_and_size() -> None:
     assert summed_at_once(60_000, 100) == 100
     with pytest.raises(ValueError, match="at least 16"):
         summed_at_once(60_000, 10)
+
+
+@pytest.mark.parametrize("clip", [Flat(1e-6), Normalised(1e-6)])
+def test_weights_too_small_for_their_digits_are_none(clip: Flat | Normalised) -> None:
+    """C/norm of a gradient of up to 3.4e38 was rounded to a few bits, to 1.19 thresholds."""
+    norms = torch.linspace(1e28, 3.3e38, 1001)[:, None]
+    for limits in ([1e-6], torch.tensor([1e-6])):
+        shares = clip.weigh(norms, limits).double() * norms.double()
+        assert float(shares.max()) <= 1e-6 * (1 + 2**-20)
+        assert float(shares[0]) > 0.99e-6

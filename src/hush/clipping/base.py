@@ -36,7 +36,7 @@ class Clipping(ABC):
         A unit with a norm that isn't finite in any group gets weight 0 in all: it contributes nothing.
         """
         if isinstance(thresholds, Sequence) and len(thresholds) == 1:  # the usual case, in few operations
-            return (thresholds[0] / norms.clamp_min(_TINY)).clamp_max_(1.0).nan_to_num_(0.0)
+            return precise((thresholds[0] / norms.clamp_min(_TINY)).clamp_max_(1.0).nan_to_num_(0.0))
         limits = beside(norms, thresholds)
         return masked(norms, (limits / norms.clamp_min(_TINY)).clamp_max(1.0))
 
@@ -79,6 +79,7 @@ class Clipping(ABC):
 
 
 _TINY = 1e-30
+_SMALLEST = 2.0**-126
 
 
 def beside(norms: Tensor, thresholds: Tensor | Sequence[float]) -> Tensor:
@@ -91,4 +92,10 @@ def beside(norms: Tensor, thresholds: Tensor | Sequence[float]) -> Tensor:
 def masked(norms: Tensor, weights: Tensor) -> Tensor:
     """Weights with 0 for every unit that has a norm which isn't finite."""
     finite = norms.isfinite().all(dim=1, keepdim=True)
-    return weights.where(finite, weights.new_zeros(()))
+    return precise(weights.where(finite, weights.new_zeros(())))
+
+
+def precise(weights: Tensor) -> Tensor:
+    """Weights with 0 in the place of those that float32 can't hold to its 24 bits: they would be rounded up by as much
+    as a half, and 1e-6 times a gradient of 3e38 come out as 1.2e-6."""
+    return weights * (weights >= _SMALLEST)
