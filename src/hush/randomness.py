@@ -122,6 +122,11 @@ def unmoved(devices: Iterable[torch.device]) -> Iterator[None]:
         place.go_back()
 
 
+def drawn_in_python() -> object:
+    """How far NumPy's and Python's global generators are: another value once one of them has drawn."""
+    return repr(np.random.get_state(legacy=False)), random.getstate()
+
+
 class _Place:
     """Whether the global generators moved; of NumPy's two words and the place are enough, and quickly read."""
 

@@ -293,3 +293,21 @@ def test_in_a_run_only_the_records_own_contribution_is_gone(name: str, value: fl
     assert int((sizes > 0.1 * clip).sum()) in range(1, 7)
     if projections is None:
         assert float(sizes.max()) <= clip
+
+
+@pytest.mark.parametrize("draw", ["numpy", "python"])
+def test_a_programs_random_numbers_are_others_at_every_step(draw: str) -> None:
+    """Those that Python code draws would be constants of a captured program."""
+    weight = nn.Parameter(torch.zeros(12, 1))
+
+    def losses(x: Tensor) -> Tensor:
+        size = float(np.random.rand()) if draw == "numpy" else random.random()
+        return (x @ weight).squeeze(1) * torch.full((len(x),), size)
+
+    memory, found = Memory(capacity=16), []
+    for number in range(5):
+        seed(number)
+        by = Auto(compile=False)
+        step = clipped_sum([weight], losses, (torch.eye(12),), groups=[[0]], weigh=flat, engine=by, memory=memory)
+        found.append(float(step.sums[0][0]))
+    assert len(set(found)) == 5

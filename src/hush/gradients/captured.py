@@ -22,7 +22,7 @@ from hush.gradients import ghost
 from hush.gradients.engines import ClippedSum, Memory, Task, Weights, count, pick
 from hush.gradients.filling import up_to
 from hush.precision import tf32_in_convolutions, tf32_in_products
-from hush.randomness import unmoved
+from hush.randomness import drawn_in_python, unmoved
 
 Run = Callable[[Sequence[Tensor], int | Tensor, Sequence[float]], list[Tensor]]
 """(the batch's tensors, how many of them count, thresholds) to [norms, losses, whether a norm isn't finite, sums]
@@ -174,7 +174,10 @@ def _build(task: Task, weigh: Weights, memory: Memory, compile: bool) -> Program
             return [found.norms, found.values, ~found.norms.isfinite().all(), *sums]
 
     numbers = _numbers(capacity, capacity, [1.0] * len(task.groups), inputs[0])
+    begun = drawn_in_python()
     dtype = whole(*numbers, *inputs)[0].dtype  # learns the layouts, too
+    if drawn_in_python() != begun:
+        raise NotCapturable("random numbers of NumPy's or Python's would be the same at every step")
     numbers = _numbers(capacity, capacity, weigh.limits(), inputs[0], dtype)
     notes = ["ghost"]
     from torch._dynamo import config as dynamo  # here, since it takes a second to import
