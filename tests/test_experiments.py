@@ -13,7 +13,7 @@ from torch import nn
 
 from hush import Normalised, PerLayer, Plan, Private
 from hush.cli import main
-from hush.experiments import alone, architectures, pictures, results, runner, speed, tasks, training
+from hush.experiments import alone, architectures, digits, pictures, results, runner, speed, tasks, training
 from hush.experiments.accounts import ACCOUNTS, Check, Found
 from hush.experiments.coordinates import Coordinates
 from hush.experiments.keeper import Keeper, OutOfTimeError
@@ -693,3 +693,56 @@ def test_a_quick_row_says_on_how_little_it_was_trained(tmp_path, capsys, monkeyp
     said = capsys.readouterr().out
     assert "% after 300 records, 30 steps, 1 seed, certified epsilon" in said
     assert f"the quick rows are in {folder / 'results' / 'quick'} only" in said
+
+
+def test_upper_ends_are_printed_rounded_up_and_what_was_typed_as_it_was():
+    assert (digits.up(28.046, 3), digits.up(12.7494, 3), digits.up(0.3216, 3)) == ("28.1", "12.8", "0.322")
+    assert (digits.up(9.996, 3), digits.up(5.0, 3), digits.up(1234.2)) == ("10.00", "5.00", "1235")
+    assert (digits.ceiling(0.86441, 4), digits.ceiling(0.83, 4), digits.ceiling(3.0, 4)) == (
+        "0.8645",
+        "0.8300",
+        "3.0000",
+    )
+    assert digits.floor(77.69, 1) == "77.6"
+
+
+def test_no_certified_epsilon_on_the_page_is_below_the_result(tmp_path):
+    """Of the committed results: every cell of a training row, and the one-minute table."""
+    page = tmp_path / "docs" / "page.md"
+    write(FOLDER, page)
+    text = page.read_text()
+    for experiment in read_all(FOLDER).values():
+        for score in results.load(FOLDER / "results", experiment.name)["rows"]:
+            if "epsilon" in score:
+                assert f"| {digits.ceiling(score['epsilon'], 4)} |" in text
+                assert float(digits.ceiling(score["epsilon"], 4)) >= score["epsilon"]
+    claimed = text[text.index("What was claimed") : text.index("What hush reaches")]
+    assert "| 31.12 | **28.1** |" in claimed
+    assert "| 10.61 | **12.8** |" in claimed
+    assert "large noise, sigma 8, 16 epochs" in claimed
+    assert "as stated" not in claimed
+
+
+def test_numbers_are_counted_once_and_only_if_a_paper_states_them(tmp_path):
+    folder = _tiny(tmp_path)
+    for name in ("a", "b"):
+        (folder / f"{name}.toml").write_text('title = "T"\npaper = "dong2022"\naccount = "bu2019_table1"\n')
+        found = Found(
+            checks=(
+                Check("in both", 2.89, 2.89, 0.01),
+                Check("one way", 1.34, 1.34, 0.01, number="1.34"),
+                Check("another way", 1.34, 1.35, 0.02 if name == "a" else 0.0, number="1.34"),
+                Check("computed twice", 0.8, 0.8, 0.01, stated=False),
+            )
+        )
+        results.store(folder / "results", results.load(folder / "results", name) | {"account": found.to_dict()})
+    page = tmp_path / "docs" / "page.md"
+    write(folder, page)
+    text = " ".join(page.read_text().split())
+    assert "1 of 2 numbers that the papers state, and 2 of 2 checks of our own" in text
+
+
+def test_targets_that_are_no_papers_claim_say_so(tmp_path):
+    page = tmp_path / "docs" / "page.md"
+    write(_tiny(tmp_path), page)
+    assert "at least 60 (ours)" in page.read_text()

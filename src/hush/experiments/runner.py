@@ -41,7 +41,8 @@ def run_account(experiment: Experiment, folder: Path, images: Path) -> str:
     found = ACCOUNTS[experiment.account](images)
     results.store(folder, results.load(folder, experiment.name) | {"account": found.to_dict()})
     lines = [
-        f"{check.what}: the paper {check.paper:g}, here {check.ours:.4g}" + ("" if check.holds else ", NOT reproduced")
+        f"{check.what}: {'the paper' if check.stated else 'expected'} {check.paper:.6g}, here {check.ours:.4g}"
+        + ("" if check.holds else ", NOT reproduced")
         for check in found.checks
     ]
     if found.figures:
@@ -134,10 +135,10 @@ def _in_words(row: Row, result: dict[str, Any]) -> str:
     parts = [f"{row.metric} {result['mean']:.4g}{unit}"]
     if result.get("deviation") is not None:
         parts[0] += f" +- {result['deviation']:.2g}"
-    if stated is not None:
-        parts[0] += f" (the paper: {stated:g}{unit})"
     if "quick" in result:
         parts[0] += f" after {result['quick']}"
+    if stated is not None:
+        parts[0] += f" (the paper: {stated:g}{unit})"
     if "epsilon" in result:
         parts.append(f"certified epsilon {up(result['epsilon'])}")
     return ", ".join(parts)

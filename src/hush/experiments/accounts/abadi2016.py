@@ -9,6 +9,7 @@ import numpy as np
 from hush.accounting import Gaussian, classical
 from hush.accounting import moments as ma
 from hush.experiments.accounts.found import BLUE, GREEN, GREY, Check, Found, Table, panels, save
+from hush.experiments.digits import ceiling
 
 RATE, NOISE, DELTA = 0.01, 4.0, 1e-5
 
@@ -34,7 +35,7 @@ def figure2(folder: Path) -> Found:
     axis.set_title("sampling rate 0.01, sigma 4", fontsize=9)
     axis.legend(frameon=False, fontsize=8)
     rows = tuple(
-        (str(e), f"{a} / {strong(e):.2f}", f"{b} / {moments(e):.3f}", f"**{certified(e):.4f}**")
+        (str(e), f"{a} / {strong(e):.2f}", f"{b} / {moments(e):.3f}", f"**{ceiling(certified(e), 4)}**")
         for e, a, b in ((100, 9.34, 1.26), (400, 24.22, 2.55))
     )
     columns = ("epochs", "strong composition, paper / ours", "moments, paper / ours", "certified epsilon")

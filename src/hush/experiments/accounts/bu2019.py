@@ -29,6 +29,7 @@ from hush.experiments.accounts.found import (
     save,
     whole_epochs,
 )
+from hush.experiments.digits import ceiling, floor
 
 MNIST = 256 / 60_000
 
@@ -104,7 +105,7 @@ def _table(title: str, settings: tuple[Setting, ...]) -> Found:
                 f"{s.mu:.2f} / {limit.mu:.2f}",
                 f"{s.clt:.2f} / {clt:.2f}",
                 f"{s.moments:.2f} / {moments:.2f}",
-                f"**{certified.upper:.4f}**",
+                f"**{ceiling(certified.upper, 4)}**",
                 f"{100 * (certified.lower / s.clt - 1):+.0f}%",
             )
         )
@@ -169,8 +170,9 @@ def figure3(folder: Path) -> Found:
         )
         curve = run.tradeoff(300)
         axis.plot(curve.alpha, curve.lower, color=BLUE, linewidth=1.2, label="certified")
-        sums = (2 * ndtr(-s.limit.mu / 2), f.approximate(s.by_moments(), s.delta).error_sum(), run.error_sum().lower)
-        rows.append((s.name, *(f"{100 * value:.1f}%" for value in sums)))
+        sums = (2 * ndtr(-s.limit.mu / 2), f.approximate(s.by_moments(), s.delta).error_sum())
+        certified = floor(100 * run.error_sum().lower, 1)
+        rows.append((s.name, *(f"{100 * value:.1f}%" for value in sums), f"{certified}%"))
     axes[0].legend(frameon=False, fontsize=7)
     second = TABLE1[1]
     clt = 100 * 2 * ndtr(-second.limit.mu / 2)
@@ -219,10 +221,12 @@ def figure4(folder: Path) -> Found:
         whole_epochs(axis)
         axis.legend(frameon=False, fontsize=8)
         kept = calibrate.noise(partial(_steps, before(last).steps), claimed, 1e-5)
-        rows.append((f"{small} after {last} epochs", f"{claimed}", f"{certified[-1]:.3f}", f"{kept:.4f}"))
+        rows.append((f"{small} after {last} epochs", f"{claimed}", ceiling(certified[-1], 3), ceiling(kept, 4)))
+        both = f"Figure 4: epsilon {claimed}, by both accounts"
+        moments, limit = before(last).by_moments(), after(last).limit.epsilon(1e-5)
         checks += [
-            Check(f"sigma {large}, {last} epochs: moments accountant", claimed, before(last).by_moments(), 0.015),
-            Check(f"sigma {small}, {last} epochs: CLT", claimed, after(last).limit.epsilon(1e-5), 0.03),
+            Check(f"sigma {large}, {last} epochs: moments accountant", claimed, moments, 0.015, number=both),
+            Check(f"sigma {small}, {last} epochs: CLT", claimed, limit, 0.03, number=both),
             Check(f"sigma {small}, {last} epochs: mu", mu, after(last).limit.mu, 0.0051),
         ]
     table = Table(
@@ -249,7 +253,9 @@ def figure5(folder: Path) -> Found:
         gap = float(np.max(np.abs(drawn - curve.lower)))
         epsilon = limit.epsilon(1e-5)
         true = run.epsilon(1e-5).upper
-        rows.append((f"{steps} at rate {rate:.4f}", f"{limit.mu:.3f}", f"{gap:.4f}", f"{epsilon:.3f}", f"{true:.3f}"))
+        rows.append(
+            (f"{steps} at rate {rate:.4f}", f"{limit.mu:.3f}", f"{gap:.4f}", f"{epsilon:.3f}", ceiling(true, 3))
+        )
     axes[0].legend(frameon=False, fontsize=8)
     table = Table(
         "Figure 5, how far the limit is",

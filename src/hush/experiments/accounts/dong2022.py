@@ -24,6 +24,7 @@ from hush.experiments.accounts.found import (
     panels,
     save,
 )
+from hush.experiments.digits import ceiling
 
 MNIST = ((1.3, 15, 95.0), (1.1, 60, 96.6), (0.7, 45, 97.0))
 """Noise, epochs and accuracy of Figure 7's three experiments: m = 256 of n = 60,000."""
@@ -66,7 +67,9 @@ def figure5(folder: Path) -> Found:
     axes[0].legend(frameon=False, fontsize=8)
     gap, epsilon = _tenfold(axes[1])
     axes[1].legend(frameon=False, fontsize=7)
-    scaled = Check("where the left curve meets the axis: 1 - delta", 0.8, float(shrunk(np.array([0.0]))[0]), 1e-6)
+    scaled = Check(
+        "where the left curve meets the axis: 1 - delta", 0.8, float(shrunk(np.array([0.0]))[0]), 1e-6, False
+    )
     return Found((), (*_tenfold_checks(gap, epsilon), scaled), (save(figure, folder, "dong2022-figure5.png"),))
 
 
@@ -115,7 +118,7 @@ def figure6(folder: Path) -> Found:
         ("Lemma 2", "Equation (14) as printed", "Equation (13)", "C_p, ours"),
         ((f"{lemma.error_sum():.4f}", f"{printed:.4f}", f"{expected:.4f}", f"{ours:.4f}"),),
     )
-    check = Check("least sum of errors of C_p, by Equation (13)", expected, ours, 1e-6)
+    check = Check("least sum of errors of C_p, by Equation (13)", expected, ours, 1e-6, False)
     remark = "Equation (14) has p delta where (13) gives 2 p delta/(1 + e^epsilon): valid, but below C_p in the middle."
     return Found((table,), (check,), (save(figure, folder, "dong2022-figure6.png"),), (remark,))
 
@@ -127,16 +130,19 @@ def figure7(folder: Path) -> Found:
     for axis, (noise, epochs, accuracy) in zip(axes, MNIST, strict=True):
         limit, certified = _noisy_sgd(axis, noise, epochs, accuracy)
         rows.append(
-            (f"{noise:g}, {epochs} epochs", f"{limit.mu:.4f}", f"{limit.epsilon(1e-5):.4f}", f"{certified:.4f}")
+            (f"{noise:g}, {epochs} epochs", f"{limit.mu:.4f}", f"{limit.epsilon(1e-5):.4f}", ceiling(certified, 4))
         )
         if noise == 1.3:
-            checks.append(Check("Corollary 4, recomputed apart, at sigma 1.3, 15 epochs: mu", 0.2847, limit.mu, 5.1e-5))
+            checks.append(
+                Check("Corollary 4, recomputed apart, at sigma 1.3, 15 epochs: mu", 0.2847, limit.mu, 5.1e-5, False)
+            )
             checks.append(
                 Check(
                     "Corollary 4, recomputed apart, at sigma 1.3, 15 epochs: epsilon",
                     1.0686,
                     limit.epsilon(1e-5),
                     5.1e-5,
+                    False,
                 )
             )
     axes[0].legend(frameon=False, fontsize=7)

@@ -32,13 +32,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Check:
-    """A number that a paper states, beside the same quantity computed here."""
+    """A number that a paper states, or that was found otherwise, beside the same quantity computed here."""
 
     what: str
     paper: float
     ours: float
     tolerance: float
-    """How far apart they may be and still be called reproduced: the paper's rounding, where nothing else is said."""
+    """How far apart they may be and still be called reproduced."""
+    stated: bool = True
+    """Whether the paper states the number; else it was computed in another way."""
+    number: str = ""
+    """Names a number that several checks are about: it is counted once."""
 
     @property
     def holds(self) -> bool:
@@ -59,7 +63,15 @@ class Found:
         return {
             "tables": [{"title": t.title, "columns": t.columns, "rows": t.rows} for t in self.tables],
             "checks": [
-                {"what": c.what, "paper": c.paper, "ours": c.ours, "tolerance": c.tolerance, "holds": c.holds}
+                {
+                    "what": c.what,
+                    "paper": c.paper,
+                    "ours": c.ours,
+                    "tolerance": c.tolerance,
+                    "holds": c.holds,
+                    "stated": c.stated,
+                    "number": c.number or c.what,
+                }
                 for c in self.checks
             ],
             "figures": list(self.figures),
