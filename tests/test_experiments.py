@@ -20,7 +20,7 @@ from hush.experiments.keeper import Keeper, OutOfTimeError
 from hush.experiments.networks import NETWORKS, network
 from hush.experiments.page import write
 from hush.experiments.progress import Progress
-from hush.experiments.rows import Row, read, read_all
+from hush.experiments.rows import Experiment, Row, read, read_all
 from hush.experiments.stacked import Tape, clipped_sums
 from hush.experiments.trainer import Recipe, Records, Trainer, cross_entropy, half_squared_error
 from hush.experiments.training import run_row
@@ -310,15 +310,16 @@ def test_a_stacked_run_that_was_stopped_goes_on_to_the_same_weights(tmp_path):
     assert torch.equal(resumed.averages["out"], whole.averages["out"])
 
 
-def test_a_run_by_private_that_was_stopped_goes_on_to_the_same_score(tmp_path, monkeypatch):
+@pytest.mark.parametrize("recipe", ["paper", "plain"])
+def test_a_run_of_models_alone_that_was_stopped_goes_on_to_the_same_score(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(alone, "network", lambda name: nn.Linear(3, 3))
     records = _blobs(200, 0)
     task = tasks.Task(Records(records.x[:, 0], records.y), Records(records.x[:, 0], records.y))
-    row = Row("r", "t", "m", batch=50, steps=6, noise=2.0, clip=1.0, lr=0.3, recipe="paper")
+    row = Row("r", "t", "m", batch=50, steps=6, noise=2.0, clip=1.0, lr=0.3, recipe=recipe, adam=True)
     whole = alone.accuracies(row, task, 2, Keeper())
-    for stop in (-math.inf, -math.inf, -math.inf):  # each time a step further
-        with pytest.raises(OutOfTimeError):
-            alone.accuracies(row, task, 2, Keeper(tmp_path / "row", deadline=stop))
+    for step in (1, 2, 3):  # each time a step further
+        with pytest.raises(OutOfTimeError, match=f"after {step} of 6"):
+            alone.accuracies(row, task, 2, Keeper(tmp_path / "row", deadline=-math.inf))
     found = alone.accuracies(row, task, 2, Keeper(tmp_path / "row"))
     assert [score for score, _ in found] == [score for score, _ in whole]
 
@@ -746,3 +747,16 @@ def test_targets_that_are_no_papers_claim_say_so(tmp_path):
     page = tmp_path / "docs" / "page.md"
     write(_tiny(tmp_path), page)
     assert "at least 60 (ours)" in page.read_text()
+
+
+def test_timings_that_were_stopped_go_on_with_the_other_ways(tmp_path, monkeypatch):
+    monkeypatch.setattr(speed, "SECONDS", 0.02)
+    timing = speed.Timing("t", "mnist-network", records=60, batch=3, shape=(1, 28, 28), projections=(1,))
+    experiment = Experiment("x", "X", "bu2021", times=(timing,))
+    seen = []
+    for _ in range(5):  # each start measures one
+        progress = Progress(tmp_path, "x", -math.inf)
+        options = {"device": torch.device("cpu"), "quick": False, "again": False, "say": lambda text: None}
+        runner.run_times(experiment, tmp_path, progress=progress, **options)
+        seen.append(len(results.load(tmp_path, "x")["rows"][0]["times"]))
+    assert seen == [1, 2, 3, 4, 5]

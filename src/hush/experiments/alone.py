@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -31,26 +32,28 @@ def better(row: Row, device: torch.device) -> bool:
 def accuracies(row: Row, task: Task, seeds: int, keeper: Keeper) -> Found:
     """Test accuracy in percent and seconds of every seed, trained by the row's plan, or plainly where it has none.
 
-    What the keeper notes are the seeds that are done; the one under way is a checkpoint of `Private` in its folder.
+    What the keeper notes are the seeds that are done; the one under way is a checkpoint of `Private` in its folder, or
+    where nothing is private the keeper's state.
     """
     if row.momentum or row.final != 1 or row.average or row.weight_decay or row.copies != 1:
         raise ValueError(f"The row {row.name!r} has more than a learning rate; train it stacked.")
     keeper.notes["found"] = []
-    keeper.restore()
+    state = keeper.restore()
     found: Found = [(score, seconds) for score, seconds in keeper.notes["found"]]
     for seed in range(len(found), seeds):
         try:
-            found.append(_one(row, task, seed, keeper))
+            found.append(_one(row, task, seed, keeper, state))
         except OutOfTimeError:
             if keeper.folder is None and found:  # nothing can go on: the seeds that are done are the result
                 return found
             raise
         keeper.notes["found"] = [list(pair) for pair in found]
         keeper.keep(0, {})
+        state = None
     return found
 
 
-def _one(row: Row, task: Task, seed: int, keeper: Keeper) -> tuple[float, float]:
+def _one(row: Row, task: Task, seed: int, keeper: Keeper, state: State | None) -> tuple[float, float]:
     plan = row.plan(len(task.train), task.beside)
     torch.manual_seed(seed)
     model = network(row.model).to(task.train.x.device)
@@ -59,7 +62,7 @@ def _one(row: Row, task: Task, seed: int, keeper: Keeper) -> tuple[float, float]
     )
     began = time.monotonic()
     if plan is None:
-        _plain(row, task, model, optimiser, keeper)
+        _plain(row, task, model, optimiser, keeper, state or {})
     else:
         _private(plan, task, model, optimiser, seed, keeper)
     right = _right(model, task.test)  # waits for the device
@@ -94,19 +97,32 @@ def _private(
         keeper.tick(private.steps_done, plan.steps, save)
 
 
-def _plain(row: Row, task: Task, model: nn.Module, optimiser: torch.optim.Optimizer, keeper: Keeper) -> None:
+def _plain(
+    row: Row, task: Task, model: nn.Module, optimiser: torch.optim.Optimizer, keeper: Keeper, kept: State
+) -> None:
     x, y = inputs(task.train), task.train.y
     batch = round(row.batch)
     order = torch.empty(0, dtype=torch.long)
     steps = row.length(len(x))
-    for step in range(steps):
+    if kept:
+        model.load_state_dict(kept["model"])
+        optimiser.load_state_dict(kept["optimiser"])
+        order = kept["order"]
+        torch.set_rng_state(kept["coins"])
+    for step in range(kept.get("step", 0), steps):
         if len(order) < batch:
             order = torch.randperm(len(x))
         part, order = order[:batch].to(x.device), order[batch:]
         optimiser.zero_grad()
         F.cross_entropy(model(x[part]), y[part]).backward()
         optimiser.step()
-        keeper.tick(step + 1, steps, dict)
+        keeper.tick(step + 1, steps, partial(_plain_state, step + 1, order, model, optimiser))
+
+
+def _plain_state(step: int, order: Tensor, model: nn.Module, optimiser: torch.optim.Optimizer) -> State:
+    """Everything a plain run needs to go on to the same numbers."""
+    state = {"step": step, "order": order, "coins": torch.get_rng_state()}
+    return state | {"model": model.state_dict(), "optimiser": optimiser.state_dict()}
 
 
 def inputs(records: Records) -> Tensor:

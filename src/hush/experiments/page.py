@@ -33,11 +33,13 @@ Rerun it, in a clone of the repository, with the data sets in a folder (one that
 get it):
 
     hush reproduce list
+    hush reproduce all --accounts                                 # a minute, without data: what isn't trained
     hush reproduce all --quick --data-dir DATA                    # minutes: accounts in full, a taste of the training
     hush reproduce bu2019-table1 --data-dir DATA --device cuda    # one table in full; see --limit, --seeds, --again
     python experiments/gpu.py --data-dir DATA --out FILE          # everything on one GPU; --merge FILE takes it over
 
-A run that is stopped, by `--limit` or by you, goes on where it was when it is started again.
+A run that is stopped, by `--limit` or by you, goes on where it was when the same command is started again, one with
+`--again` too.
 """
 
 _READING = """## How to read it

@@ -179,20 +179,23 @@ def run_times(
     from hush.experiments.speed import measure
     from hush.experiments.training import setting
 
-    done = {row["name"] for row in results.load(folder, experiment.name)["rows"] if "times" in row}
+    done = {row["name"]: row["times"] for row in results.load(folder, experiment.name)["rows"] if "times" in row}
     say(f"{experiment.name}: {experiment.title}")
     for timing in experiment.times:
-        label = f"{experiment.name}: {timing.name}"
-        if timing.name in done and (not again or label in progress.done):
-            say(f"  {timing.name}: there is a result already")
-            continue
-        if progress.out_of_time():
-            return
-        say(f"  {timing.name}")
         tried = replace(timing, batch=4, projections=(1,)) if quick else timing
-        found = {"name": timing.name, "times": measure(tried, device, say, math.inf), "setting": setting(device)}
-        results.keep_row(folder, experiment.name, found)
-        progress.add(label)
+        say(f"  {timing.name}")
+        for way in tried.ways:
+            label = f"{experiment.name}: {timing.name}, {way}"
+            if way in done.get(timing.name, {}) and (not again or label in progress.done):
+                say(f"    {way}: there is a result already")
+                continue
+            if progress.out_of_time():
+                return
+            times = measure(tried, device, say, math.inf, [way])
+            if times:
+                found = {"name": timing.name, "times": times, "setting": setting(device)}
+                results.keep_row(folder, experiment.name, found)
+                progress.add(label)
 
 
 def _quick(row: Row, task: Task) -> Row:
