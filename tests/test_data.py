@@ -186,6 +186,15 @@ def test_files_of_the_wrong_size_are_refused_even_where_no_digest_is_known(tmp_p
         data.load("mnist", tmp_path)
 
 
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-9], lambda raw: b"no gzip", lambda raw: raw[:10] + b"x" * 40])
+def test_a_damaged_archive_says_to_get_it_again(tmp_path, damage):
+    _write_idx(tmp_path / "mnist", packed_=True)
+    path = tmp_path / "mnist" / "train-images-idx3-ubyte.gz"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match="can't be unpacked; get it again"):
+        data.load("mnist", tmp_path, check=False)
+
+
 @pytest.mark.parametrize("name", data.names())
 def test_an_absent_set_says_in_a_sentence_where_to_get_it_and_where_to_put_it(tmp_path, name):
     with pytest.raises(ValueError, match=r"^The data set .* get it from http.* and put there .*\.$") as error:

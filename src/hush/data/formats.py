@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +19,10 @@ Array = NDArray[Any]
 
 def content(path: Path) -> bytes:
     """The bytes of a file, unpacked if it is gzipped."""
-    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise ValueError(f"{path} can't be unpacked; get it again.") from None
 
 
 def idx(path: Path) -> Array:

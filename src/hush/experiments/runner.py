@@ -101,7 +101,8 @@ def run_rows(
             if quick:
                 keeper = Keeper(None, progress.until, say)
                 result = run_row(_quick(row, task), task, device, seeds=seeds or 1, keeper=keeper)
-                result["quick"] = f"{len(task.train):,} records, {result['steps']} steps, {_seeds(seeds or 1)}"
+                steps = f"{result['steps']} steps, {_seeds(seeds or 1)}" if result["steps"] else "all at once"
+                result["quick"] = f"{len(task.train):,} records, {steps}"
             else:
                 tried = row.varied(**chosen.get(row.like, {}))
                 found = folder / "partial" / f"{experiment.name}-{_digest(tried, seeds, device, searching)}"
