@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hush.gradients.products import own
 from hush.rounding import TOGETHER
 
 
@@ -21,6 +22,7 @@ def steady(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype == torch.float32
 
 
+@own
 def weighted_rows(rows: Tensor, weights: Tensor) -> Tensor:
     """`sum_i weights_i rows_i` of `[n, entries]`."""
     weights = weights.to(rows.dtype)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from hush.gradients.adding import added, steady, weighted_rows
-from hush.gradients.products import aligned, fitted, hidden, product, rounding_of_scaled, scaled, wide
+from hush.gradients.products import aligned, fitted, hidden, own, product, rounding_of_scaled, scaled, wide
 from hush.rounding import TOGETHER
 
 # Forming a gradient costs dim(a) * dim(b) a position and saves the second matrix product; Gram matrices cost
@@ -307,6 +307,7 @@ def _outer_squares(factor: Outer) -> tuple[Tensor, Tensor]:
     return (squares + (hidden(gram_a, d_in, d_out) * sizes) * sizes + vanished).clamp_min(0.0), sizes
 
 
+@own
 def _dot(x: Tensor, y: Tensor) -> Tensor:
     """Inner products of rows; their entries' products are written out, on a CPU not of all examples at once."""
     n, each = len(x), x[:1].numel() * x.element_size()

@@ -99,8 +99,8 @@ class Fitting:
         return min(passes, beside._backward(double), key=lambda fit: fit.rows)
 
     def directions_kept(self) -> int:
-        """How many directions may be kept beside two vectors like the parameters."""
-        return 0 if self.plain is None else max(0, int(self._room(DOUBLE) / self.sizes.vector) - 2)
+        """How many directions may be kept beside a gradient and a sum in float64."""
+        return 0 if self.plain is None else max(0, int(self._room(DOUBLE) / self.sizes.vector) - 3)
 
     def _room(self, times: float) -> float:
         """What there is beside the parameters, in so many times the memory of plain training."""

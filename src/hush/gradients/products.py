@@ -18,7 +18,10 @@ gradients all but cancel, in bfloat16: 1.45 thresholds without it.)
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -77,6 +80,20 @@ def rounding_of_scaled(b: Tensor, coarse: bool) -> float:
     return TF32 / 2 if in_tf32(b, coarse) else 0.0
 
 
+def own(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function in the precision that it is written in, also inside the user's autocast."""
+
+    @functools.wraps(function)
+    def as_written(x: Tensor, *others: Any) -> Tensor:
+        if not torch.is_autocast_enabled(x.device.type):
+            return function(x, *others)
+        with torch.autocast(x.device.type, enabled=False):
+            return function(x, *others)
+
+    return as_written
+
+
+@own
 def product(x: Tensor, y: Tensor, coarse: bool = False) -> Tensor:
     """A batched matrix product whose result is float32 or better, whatever its factors are; `coarse`: TF32 will do."""
     if x.dtype != y.dtype:

@@ -26,6 +26,7 @@ from hush.gradients.unfused import unfused
 from hush.rounding import UNNOTICED
 
 _CHECKED = 8
+_PIECE = 1 << 14
 _TOLERANCE, _ROUNDING = UNNOTICED / 10, 1 / 50_000
 """Of the threshold and of the sum, on so many directions; ten times as much hardly passes (`projected`)."""
 
@@ -147,9 +148,10 @@ def _in_pieces(work: Work, weights: Tensor, pieces: list[tuple[Any, ...]]) -> tu
 def by_loop(work: Work, losses: Losses, most: int) -> Found:
     """Each unit's gradient formed: for what can be differentiated backwards only, and once.
 
-    As many directions are kept as may be, the others drawn anew for every unit.
+    As many directions are kept as may be, the others drawn anew for every unit.  Sums are in float64: one after the
+    other, thousands of aligned gradients in float32 would carry a record's place away.
     """
-    sums = [torch.zeros_like(p, dtype=torch.promote_types(p.dtype, torch.float32)) for p in work.parameters]
+    sums = [torch.zeros_like(p, dtype=torch.float64) for p in work.parameters]
     kept = {j: list(work.directions(j)) for j in work.wanted[:most]}
     losses_seen, order, all_norms = [], [], []
     real = pick(work.task.batch, slice(0, work.n))
@@ -160,7 +162,9 @@ def by_loop(work: Work, losses: Losses, most: int) -> Found:
         weight = work.task.weights(norms, first=u)[0, 0]
         if bool(torch.isfinite(norms).all()):
             for total, grad in zip(sums, grads, strict=True):
-                total.add_(grad, alpha=float(weight))
+                pieces = total.view(-1).split(_PIECE), grad.reshape(-1).split(_PIECE)  # in each other's type at a time
+                for to, more in zip(*pieces, strict=True):
+                    to.add_(more, alpha=float(weight))
         losses_seen.append(value)
         order.append(members)
         all_norms.append(norms[0])
@@ -170,6 +174,8 @@ def by_loop(work: Work, losses: Losses, most: int) -> Found:
     found = torch.stack(all_norms)
     values = torch.empty_like(joined).index_copy_(0, where, joined)
     none = torch.zeros((), dtype=torch.bool, device=found.device)
+    for k, p in enumerate(work.parameters):  # one after the other: they are twice as large
+        sums[k] = sums[k].to(torch.promote_types(p.dtype, torch.float32))
     return Found(values, joined[:, None], found, found, sums, spoiled=none)
 
 
