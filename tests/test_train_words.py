@@ -223,7 +223,7 @@ def test_ctrl_c_while_the_records_are_read_stops_at_once(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # to this thread: os.kill may reach another one first
 
     monkeypatch.setattr(beginning, "prepare", interrupted)
     assert train(data) == 130

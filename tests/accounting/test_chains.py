@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from busy import BUSY
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
 from hush.accounting import Gaussian, Guarantees, Laplace, chains, links, powers
@@ -128,5 +129,5 @@ def test_groups_of_sampled_gaussians_have_a_narrow_answer_in_a_second() -> None:
     for run, size in ((Gaussian(1.3).poisson(0.01) * 100, 2), (Gaussian(1.3).poisson(256 / 60_000) * 3516, 5)):
         began = time.process_time()
         bounds = run.group(size).epsilon(1e-5)
-        assert time.process_time() - began < 1.0
+        assert time.process_time() - began < BUSY * 1.0
         assert bounds.width <= 1e-3 * bounds.upper

@@ -9,6 +9,7 @@ from itertools import pairwise
 import mpmath as mp
 import numpy as np
 import pytest
+from busy import BUSY
 from scipy.special import ndtri
 
 from hush.accounting import (
@@ -179,7 +180,7 @@ def test_beyond_the_largest_loss_nothing_is_computed() -> None:
     run = RandomisedResponse(10.0).uniform(2, of=10) * 5
     began = time.process_time()
     assert run.delta(50.0).upper == 0.0  # once in three seconds
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < BUSY * 0.5
 
 
 def test_promises_are_tight_at_delta_zero_too() -> None:
@@ -210,7 +211,7 @@ def test_lines_with_a_million_nodes_are_not_searched() -> None:
     run = Guarantees.of(0.01487902789699455, 0.1).poisson(0.009016272341724352) * 4 + Gaussian(3.3076869572275576)
     began = time.process_time()
     found = run.epsilon(0.0036016342778607546)
-    assert time.process_time() - began < 4
+    assert time.process_time() - began < BUSY * 4
     assert found.upper >= run.epsilon(0.0036017).lower
 
 

@@ -11,6 +11,7 @@ import time
 
 import numpy as np
 import pytest
+from busy import BUSY
 from scipy.special import kve
 
 from hush.accounting import Gaussian, Laplace, Mechanism, Projected, heavy
@@ -138,7 +139,7 @@ def test_projections_on_samples_are_narrow_within_a_second(kinds: list[Kind], de
     run = _run(kinds)
     start = time.process_time()
     bounds = run.epsilon(delta)
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < BUSY * 1.0
     assert bounds.width <= 1e-4 * bounds.upper
 
 
@@ -146,7 +147,7 @@ def test_one_projection_is_beyond_or_nothing_at_once() -> None:
     start = time.process_time()
     assert (Projected(0.34, 2).poisson(0.1) * 395).epsilon(1e-20).lower == 1e4
     assert (Projected(0.74, 464).poisson(1.6e-6) * 16_732).epsilon(2.5e-4).upper == 0.0
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < BUSY * 1.0
 
 
 def test_projections_beside_other_steps_are_between_fewer_and_more_of_them() -> None:
@@ -172,6 +173,6 @@ def test_delta_is_narrow_at_one_epsilon_and_undoes_epsilon() -> None:
     run = _run([(4.6, 18, 0.01, 2209)])
     began = time.process_time()
     low, high = run.delta(1.0191), run.delta(1.0192)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < BUSY * 1.0
     assert all(bounds.width <= 3e-3 * bounds.upper for bounds in (low, high))
     assert high.lower <= 2e-13 <= low.upper

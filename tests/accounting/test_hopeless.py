@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from busy import BUSY
 
 from hush.accounting import Bounds, Gaussian, Guarantees, Laplace, Mechanism, Projected
 from hush.accounting.hopeless import surely_beyond
@@ -21,7 +22,7 @@ def test_a_hundred_hopeless_steps_take_no_time() -> None:
         run = run + Projected(float(generator.uniform(0.5, 2)), 20).poisson(float(generator.uniform(0, 0.1))) * 100
     began = time.process_time()
     assert run.epsilon(1e-9) == Bounds(1e4, math.inf)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < BUSY * 1.0
 
 
 def test_a_leak_above_delta_is_seen_at_once() -> None:

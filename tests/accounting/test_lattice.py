@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from busy import BUSY
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 from scipy.optimize import brentq
@@ -364,7 +365,7 @@ def test_a_hundred_different_uniform_steps_are_narrow_within_a_second() -> None:
     ]
     began = time.process_time()
     low, high = answers._epsilon(steps, math.log(1e-5), 9e-5)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < BUSY * 1.0
     assert high - low <= 1e-4 * high
     lattice_low, lattice_high = epsilon(steps, math.log(1e-5), tolerance=9e-5)
     assert max(low, lattice_low) <= min(high, lattice_high)

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from busy import BUSY
 from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize
 
@@ -53,7 +54,7 @@ def least_split(run: Mechanism, size: int, epsilon: float, side: int) -> float:
 def test_a_groups_epsilon_is_where_the_best_split_has_that_delta(run: Mechanism, size: int, delta: float) -> None:
     began = time.process_time()
     bounds = run.group(size).epsilon(delta)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < BUSY * 1.0
     assert bounds.width <= 1e-3 * bounds.upper
     assert least_split(run, size, bounds.lower, 1) >= math.log(delta) - 1e-3
     assert least_split(run, size, bounds.upper, 0) <= math.log(delta) + 1e-3

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from busy import BUSY
 from scipy.special import ndtr, ndtri
 
 from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, Tradeoff, leaks
@@ -99,7 +100,7 @@ def test_a_hundred_different_promises_have_a_narrow_answer_in_a_second() -> None
         run = run + Guarantees.of(size, delta, REPLACE_ONE)
     began = time.process_time()
     bounds = run.epsilon(1e-5)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < BUSY * 1.0
     assert bounds.width <= 1e-3 * bounds.upper
 
 

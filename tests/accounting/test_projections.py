@@ -7,6 +7,7 @@ import time
 import mpmath as mp
 import numpy as np
 import pytest
+from busy import BUSY
 
 from hush.accounting import Mechanism, Projected
 from hush.accounting.binning import enclosing
@@ -25,10 +26,8 @@ def _run(kinds: list[Kind]) -> Mechanism:
     return run
 
 
-@pytest.mark.parametrize(
-    ("seed", "delta", "seconds"), [(9, 1e-5, 1.0), (9, 1e-8, 1.0), (0, 1e-12, 2.0), (4, 1e-20, 2.0)]
-)
-def test_a_hundred_different_projections_are_narrow_and_fast(seed: int, delta: float, seconds: float) -> None:
+@pytest.mark.parametrize(("seed", "delta"), [(9, 1e-5), (9, 1e-8), (0, 1e-12), (4, 1e-20)])
+def test_a_hundred_different_projections_are_narrow_and_fast(seed: int, delta: float) -> None:
     """Alone on a core they take 0.5, 0.5, 0.7 and 0.8 s, and up to twice that in company."""
     generator = np.random.default_rng(seed)
     kinds = [
@@ -44,7 +43,7 @@ def test_a_hundred_different_projections_are_narrow_and_fast(seed: int, delta: f
     start, began = time.process_time(), time.perf_counter()
     bounds = run.epsilon(delta)
     # threads that wait count as busy, and other processes as waiting
-    assert min(time.process_time() - start, time.perf_counter() - began) < seconds
+    assert min(time.process_time() - start, time.perf_counter() - began) < BUSY * 1.0
     assert bounds.width <= 1e-4 * bounds.upper
 
 
@@ -64,7 +63,7 @@ def test_tiny_losses_of_very_many_steps_keep_their_digits(kind: Kind, delta: flo
     run = _run([kind])
     start, began = time.process_time(), time.perf_counter()
     bounds = run.epsilon(delta)
-    assert min(time.process_time() - start, time.perf_counter() - began) < 1.0
+    assert min(time.process_time() - start, time.perf_counter() - began) < BUSY * 1.0
     assert bounds.width <= 1e-4 * bounds.upper
 
 

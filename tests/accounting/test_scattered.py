@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from busy import BUSY
 from scipy.special import log_ndtr, ndtr
 
 from hush.accounting import (
@@ -151,7 +152,7 @@ def test_a_hundred_different_pure_steps_have_a_narrow_answer_in_a_second(delta: 
     run = pure_steps(1, 100)
     began = time.process_time()
     bounds = run.epsilon(delta)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < BUSY * 1.0
     assert bounds.width <= 1e-4 * bounds.upper
     assert 0 < bounds.lower <= bounds.upper <= run.largest_loss * (1 + 1e-15)
     assert run.delta(bounds.upper).lower <= delta * (1 + 1e-9)
@@ -277,7 +278,7 @@ def test_mixed_compositions_have_a_narrow_answer_in_a_second(name: str) -> None:
     run, delta, width = MIXED[name]
     began = time.process_time()
     bounds = run.epsilon(delta)
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < BUSY * 1.0
     assert 0 < bounds.width <= width * bounds.upper
 
 
@@ -337,5 +338,5 @@ def test_a_plateau_of_promises_on_a_sample_is_told_at_once() -> None:
     promised = Guarantees(((10, 1e-10), (100, 1e-30)), neighbours=REPLACE_ONE).uniform(1, of=100)
     began = time.process_time()
     bounds = promised.epsilon(1e-12)  # exactly what the first promise leaves, on the sample
-    assert time.process_time() - began < 0.2
+    assert time.process_time() - began < BUSY * 0.2
     assert bounds.lower <= math.log1p(0.01 * math.expm1(10)) <= bounds.upper <= 95.4

@@ -8,6 +8,7 @@ import time
 import mpmath as mp
 import numpy as np
 import pytest
+from busy import BUSY
 
 from hush.accounting import Gaussian, Laplace, Mechanism, Projected, single, transform
 from hush.accounting.losses import GaussianPair, LaplacePair, Pair, Poisson, Uniform
@@ -91,7 +92,7 @@ def test_projected_norms_keep_their_digits_in_far_tails(noise: float, projection
 def test_one_release_is_answered_narrowly_at_once_at_any_depth(release: Mechanism, delta: float) -> None:
     began = time.process_time()
     bounds = release.epsilon(delta)
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < BUSY * 0.5
     assert bounds.lower >= 1e4 or bounds.width <= max(1e-5 * bounds.upper, 1e-12)
     if bounds.upper < math.inf:
         assert release.delta(bounds.upper).lower <= delta
