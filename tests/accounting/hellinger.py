@@ -26,10 +26,8 @@ from collections.abc import Sequence
 import mpmath as mp
 import numpy as np
 from numpy.typing import NDArray
+from projected import Kind
 from scipy.special import kve
-
-Kind = tuple[float, int, float, int]
-"""sigma, projections, rate, steps."""
 
 REMOVE, ADD = +1, -1
 

@@ -12,22 +12,12 @@ import time
 import numpy as np
 import pytest
 from busy import BUSY
+from projected import Kind, composed
 from scipy.special import kve
 
-from hush.accounting import Gaussian, Laplace, Mechanism, Projected, heavy
+from hush.accounting import Gaussian, Laplace, Projected, heavy
 from hush.accounting.kinds import directions
 from hush.accounting.projection import ProjectedPair
-
-Kind = tuple[float, int, float, int]
-"""sigma, projections, rate, steps."""
-
-
-def _run(kinds: list[Kind]) -> Mechanism:
-    parts = [(Projected(s, r) if rate == 1 else Projected(s, r).poisson(rate)) * steps for s, r, rate, steps in kinds]
-    run: Mechanism = parts[0]
-    for part in parts[1:]:
-        run = run + part
-    return run
 
 
 def _log_density(u: np.ndarray, sigma: float, r: int, sign: int) -> np.ndarray:
@@ -89,7 +79,7 @@ def _fourier_delta(kinds: list[Kind], direction: int, epsilon: float, upper: flo
 def test_epsilon_agrees_with_a_fourier_sum_over_the_density_in_closed_form(
     kinds: list[Kind], delta: float, direction: int
 ) -> None:
-    steps = directions(_run(kinds))[0 if direction > 0 else 1]
+    steps = directions(composed(kinds))[0 if direction > 0 else 1]
     low, high = heavy.epsilon(steps, math.log(delta), 9e-5)
     assert high - low <= 1e-4 * high
     upper = high + 30
@@ -106,7 +96,7 @@ def test_epsilon_agrees_with_a_fourier_sum_over_the_density_in_closed_form(
     ],
 )
 def test_two_steps_agree_with_a_sum_of_positive_terms_at_any_depth(first: Kind, second: Kind, delta: float) -> None:
-    bounds = _run([first, second]).epsilon(delta)
+    bounds = composed([first, second]).epsilon(delta)
     assert bounds.width <= 1e-4 * bounds.upper
     laws = [_loss_law(kind, +1, bounds.upper + 12, 0.01) for kind in (first, second)]
     (losses, masses, beyond), (others, other_masses, other_beyond) = laws
@@ -136,7 +126,7 @@ WIDE_BEFORE: list[tuple[list[Kind], float]] = [
 
 @pytest.mark.parametrize(("kinds", "delta"), WIDE_BEFORE)
 def test_projections_on_samples_are_narrow_within_a_second(kinds: list[Kind], delta: float) -> None:
-    run = _run(kinds)
+    run = composed(kinds)
     start = time.process_time()
     bounds = run.epsilon(delta)
     assert time.process_time() - start < BUSY * 1.0
@@ -170,7 +160,7 @@ def test_the_sum_over_z_is_the_density_in_closed_form_however_far_out(sigma: flo
 
 
 def test_delta_is_narrow_at_one_epsilon_and_undoes_epsilon() -> None:
-    run = _run([(4.6, 18, 0.01, 2209)])
+    run = composed([(4.6, 18, 0.01, 2209)])
     began = time.process_time()
     low, high = run.delta(1.0191), run.delta(1.0192)
     assert time.process_time() - began < BUSY * 1.0

@@ -11,9 +11,8 @@ import random
 
 import mpmath as mp
 import pytest
-from hellinger import Hellinger, Kind, TooManyNodesError
-
-from hush.accounting import Mechanism, Projected
+from hellinger import Hellinger, TooManyNodesError
+from projected import Kind, composed
 
 FULL = os.environ.get("HUSH_FULL") == "1"
 ACCURACY = 1e-10
@@ -41,16 +40,8 @@ MORE: list[tuple[list[Kind], float]] = [
 RANDOM = 60 if FULL else 0
 
 
-def _run(kinds: list[Kind]) -> Mechanism:
-    parts = [(Projected(s, r) if rate == 1 else Projected(s, r).poisson(rate)) * steps for s, r, rate, steps in kinds]
-    run: Mechanism = parts[0]
-    for part in parts[1:]:
-        run = run + part
-    return run
-
-
 def _check(kinds: list[Kind], delta: float, most: int) -> None:
-    bounds = _run(kinds).epsilon(delta)
+    bounds = composed(kinds).epsilon(delta)
     curve = Hellinger(kinds, delta, bounds.upper, most=most)
     assert curve.largest(bounds.upper) <= delta * (1 + ACCURACY)
     assert bounds.lower == 0 or curve.largest(bounds.lower) >= delta * (1 - ACCURACY)
@@ -75,7 +66,7 @@ def test_the_same_at_random_settings(seed: int) -> None:
             for _ in range(generator.choice([1, 1, 1, 2, 3]))
         ]
         delta = 10 ** generator.uniform(-40 if generator.random() < 0.3 else -12, -1)
-        if not 0 < _run(kinds).epsilon(delta).upper < 60:
+        if not 0 < composed(kinds).epsilon(delta).upper < 60:
             continue
         try:
             _check(kinds, delta, most=500)

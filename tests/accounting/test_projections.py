@@ -8,22 +8,11 @@ import mpmath as mp
 import numpy as np
 import pytest
 from busy import BUSY
+from projected import Kind, composed
 
-from hush.accounting import Mechanism, Projected
 from hush.accounting.binning import enclosing
 from hush.accounting.losses import Pair, Poisson
 from hush.accounting.projection import ProjectedPair, glance
-
-Kind = tuple[float, int, float, int]
-"""sigma, projections, rate, steps."""
-
-
-def _run(kinds: list[Kind]) -> Mechanism:
-    parts = [(Projected(s, r) if rate == 1 else Projected(s, r).poisson(rate)) * steps for s, r, rate, steps in kinds]
-    run: Mechanism = parts[0]
-    for part in parts[1:]:
-        run = run + part
-    return run
 
 
 @pytest.mark.parametrize(("seed", "delta"), [(9, 1e-5), (9, 1e-8), (0, 1e-12), (4, 1e-20)])
@@ -39,7 +28,7 @@ def test_a_hundred_different_projections_are_narrow_and_fast(seed: int, delta: f
         )
         for _ in range(100)
     ]
-    run = _run(kinds)
+    run = composed(kinds)
     start, began = time.process_time(), time.perf_counter()
     bounds = run.epsilon(delta)
     # threads that wait count as busy, and other processes as waiting
@@ -60,7 +49,7 @@ def test_a_hundred_different_projections_are_narrow_and_fast(seed: int, delta: f
     ],
 )
 def test_tiny_losses_of_very_many_steps_keep_their_digits(kind: Kind, delta: float) -> None:
-    run = _run([kind])
+    run = composed([kind])
     start, began = time.process_time(), time.perf_counter()
     bounds = run.epsilon(delta)
     assert min(time.process_time() - start, time.perf_counter() - began) < BUSY * 1.0
@@ -68,7 +57,7 @@ def test_tiny_losses_of_very_many_steps_keep_their_digits(kind: Kind, delta: flo
 
 
 def test_a_look_that_says_nothing_costs_time_and_nothing_else() -> None:
-    run = _run([(0.6344, 47, 1.0, 5), (0.6359, 28, 1.0, 103), (12.33, 77, 0.01066, 10_498)])
+    run = composed([(0.6344, 47, 1.0, 5), (0.6359, 28, 1.0, 103), (12.33, 77, 0.01066, 10_498)])
     bounds = run.epsilon(1.148e-4)
     assert 207.62 < bounds.lower <= bounds.upper < 207.64
     assert bounds.width <= 1e-4 * bounds.upper
