@@ -188,7 +188,13 @@ def take_turns(
 
 def summary(times: list[float]) -> Record:
     low, _, high = statistics.quantiles(times, n=4) if len(times) > 1 else (times[0],) * 3
-    return {"seconds": statistics.median(times), "quartiles": [low, high], "fastest": min(times), "turns": len(times)}
+    return {
+        "seconds": statistics.median(times),
+        "mean_seconds": statistics.mean(times),
+        "quartiles": [low, high],
+        "fastest": min(times),
+        "turns": len(times),
+    }
 
 
 def resident(field: str) -> float:

@@ -129,7 +129,7 @@ class Sums:
     def __init__(self) -> None:
         self.seen: list[tuple[list[Tensor], list[float]]] = []
 
-    def add(self, key: Key, step: int, sums: Any, stds: Any, purpose: str = "noise") -> list[Tensor]:
+    def add(self, key: Key, step: int, sums: Any, stds: Any, purpose: str = "noise", **_: Any) -> list[Tensor]:
         self.seen.append(([s.double().clone() for s in sums], list(stds)))
         return [torch.zeros_like(s) for s in sums]
 

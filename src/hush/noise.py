@@ -32,11 +32,13 @@ def add(
     stds: Sequence[float],
     purpose: str = PURPOSE,
     in_place: bool = False,
+    ready: Sequence[Tensor] = (),
 ) -> list[Tensor]:
     """Each of `sums` plus Gaussian noise of its standard deviation: what may leave the process.
 
     The same key, step and purpose give the same noise: never use them for different sums.  `in_place` writes over the
-    sums, which must share no memory, and draws the same noise piece by piece.
+    sums, which must share no memory, and draws the same noise piece by piece.  What `gaussian` drew for these sums
+    before they were there may be given as `ready`, and is written over.
     """
     _check(sums, stds)
     if not sums:
@@ -49,7 +51,10 @@ def add(
     if key.secure:
         copies = [total.detach().clone(memory_format=torch.contiguous_format) for total in sums]
         return add(key, step, copies, stds, purpose, in_place=True)
-    noise = gaussian(key, step, [t.shape for t in sums], stds, sums[0].device, dtype, purpose)
+    if ready and ready[0].dtype is dtype:
+        noise = list(ready)
+    else:
+        noise = gaussian(key, step, [t.shape for t in sums], stds, sums[0].device, dtype, purpose)
     if any(total.dtype is not dtype or total.device != sums[0].device for total in sums):
         noise = [z.to(total) for total, z in zip(sums, noise, strict=True)]
     torch._foreach_add_(noise, list(sums))

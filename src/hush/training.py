@@ -225,6 +225,15 @@ class Private:
         thresholds = plan.clip.thresholds(step, names, self.threshold)
         groups = plan.clip.groups(names)
         units = None if drawn.draw.units is None else torch.from_numpy(drawn.draw.units)
+        stds = _each(groups, plan.stds(step, names, self.threshold))
+        ready: list[Tensor] = []
+
+        def meanwhile() -> None:
+            if self._draw_ahead is not None:
+                self._draw_ahead()
+            if self._noise_ahead(parameters):
+                shapes = [p.shape for p in parameters]
+                ready[:] = noise.gaussian(self.key, step, shapes, stds, parameters[0].device)
 
         def limits() -> tuple[float, ...]:
             seen = BFLOAT16 if self._memory.half else FLOAT32  # by the engine, which has run when this is asked
@@ -244,7 +253,7 @@ class Private:
                 microbatch=self.microbatch,
                 filling=self._filling,
                 memory=self._memory,
-                meanwhile=self._draw_ahead,
+                meanwhile=meanwhile,
                 random=self._randomness.used,
             )
 
@@ -256,7 +265,7 @@ class Private:
             if "compiled" not in found.notes and is_compiled(self.model):
                 self._say("the model's compiled code was not used: it ran as written")
         self.local = Local(found.losses, found.norms, limits())
-        self._release(step, parameters, groups, plan.stds(step, names, self.threshold), found.sums)
+        self._release(step, parameters, stds, found.sums, ready)
         self._count(step, found.norms, thresholds)
         self.optimiser.step()
         self.follow(step)
@@ -292,23 +301,27 @@ class Private:
         self,
         step: int,
         parameters: Sequence[nn.Parameter],
-        groups: Sequence[Sequence[int]],
         stds: Sequence[float],
         sums: Sequence[Tensor],
+        ready: list[Tensor],
     ) -> None:
         """Noise on the sums, the result over the normaliser into the parameters' `grad`."""
-        std_of = {position: std for group, std in zip(groups, stds, strict=True) for position in group}
-        each = [std_of[position] for position in range(len(parameters))]
-        own: dict[str, Any] = {"in_place": True} if isinstance(self.engine, Projected) else {}  # they are nobody else's
-        noisy = noise.add(self.key, step, sums, each, **own)
+        own = isinstance(self.engine, Projected)  # its sums are nobody else's
+        noisy = noise.add(self.key, step, sums, stds, in_place=own, ready=ready)
         self._drop_gradients()
         normaliser = self.plan.normaliser
         torch._foreach_div_(noisy, normaliser)
         for parameter, mean in zip(parameters, noisy, strict=True):
             parameter.grad = mean if mean.dtype is parameter.dtype else mean.to(parameter.dtype)
         if isinstance(self.optimiser, AdamBC):
-            spread = [(std / normaliser) ** 2 for std in each]
+            spread = [(std / normaliser) ** 2 for std in stds]
             self.optimiser.expect_noise(dict(zip(parameters, spread, strict=True)))
+
+    def _noise_ahead(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether noise is drawn while a GPU still computes the sums: where that is possible and there is room."""
+        return not (self.key.secure or isinstance(self.engine, Projected)) and all(
+            p.is_cuda and p.device == parameters[0].device and p.dtype is not torch.float64 for p in parameters
+        )
 
     def _drop_gradients(self) -> None:
         """Nothing but noisy gradients ever reaches the optimiser, and those of the step before aren't kept for long."""
@@ -422,6 +435,12 @@ class Private:
         if not found:
             raise ValueError("The optimiser has no parameter that requires a gradient; there is nothing to train.")
         return [names.get(id(p), f"beside the model.{i}") for i, p in enumerate(found)], found
+
+
+def _each(groups: Sequence[Sequence[int]], stds: Sequence[float]) -> list[float]:
+    """Every parameter's standard deviation, from those of the groups."""
+    of = {position: std for group, std in zip(groups, stds, strict=True) for position in group}
+    return [of[position] for position in range(len(of))]
 
 
 _FIXED = frozenset({"plan", "key", "engine", "microbatch", "spending"})

@@ -195,7 +195,7 @@ def clipped_sum(
     else's random numbers (`leaving`), be they drawn on a GPU or, if `random`, by a global generator of the CPU's. What
     is computed at once is filled up with copies of an example by `filling`, for every example to be rounded alike in
     any company; captured programs have one size anyway, and the loop needs none. `meanwhile` is called once, while a
-    GPU computes and there would be nothing to do but wait.
+    GPU computes the last part and there would be nothing to do but wait.
     """
     n = count(batch)
     _refuse(parameters)
@@ -210,9 +210,8 @@ def clipped_sum(
     found: list[ClippedSum] = []
     sums: list[Tensor] = []
     with torch.enable_grad():
-        for part in parts:
-            piece = _part(task, engine, memory, part, meanwhile, random)
-            meanwhile = None
+        for k, part in enumerate(parts, 1):
+            piece = _part(task, engine, memory, part, meanwhile if k == len(parts) else None, random)
             if len(parts) == 1:
                 sums = piece.sums
             elif sums:
