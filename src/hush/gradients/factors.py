@@ -93,19 +93,28 @@ Factor = Formed | Outer | Rows
 
 
 def settle(factors: list[Factor]) -> list[Factor]:
-    """The same gradients in their cheapest form: uses of one parameter joined, written out where that costs less."""
+    """The same gradients in their cheapest form: uses of one parameter joined, written out where that costs less.
+
+    What isn't written out holds the numbers that its products see, so that all of them see the same.
+    """
     if len(factors) > 1:
         factors = _joined(factors)
     if len(factors) == 1:
-        return [_cheapest(factors[0])]
+        return [_as_seen(_cheapest(factors[0]))]
     pair = _tied(factors)
     if pair is not None and isinstance(_cheapest(pair[1]), Outer):
-        return factors
+        return [_as_seen(factor) for factor in factors]
     return [Formed(sum((formed(factor) for factor in factors[1:]), formed(factors[0])))]
 
 
+def _as_seen(factor: Factor) -> Factor:
+    if not isinstance(factor, Outer):
+        return factor
+    return replace(factor, compact=fitted(factor.compact, factor.coarse), b=fitted(factor.b, factor.coarse))
+
+
 def squared_norms(factors: list[Factor]) -> Tensor:
-    """`||sum of the factors||^2` of every example, in float32 or better; at most a rounding error too small.
+    """`||sum of settled factors||^2` of every example, in float32 or better; at most a rounding error too small.
 
     With what rounding may add when they are scaled (`hush.gradients.products`).
     """
@@ -287,7 +296,7 @@ def _squares(factor: Factor) -> tuple[Tensor, Tensor | None]:
 
 def _outer_squares(factor: Outer) -> tuple[Tensor, Tensor]:
     """Squared norms, and `sum_t |a_t| |b_t|`."""
-    a, b = fitted(factor.a, factor.coarse), fitted(factor.b, factor.coarse)
+    a, b = factor.a, factor.b
     n, (_, positions, d_in, d_out) = factor.examples, factor.sizes
     if positions == 1:
         wide_a, wide_b = wide(a), wide(b)
@@ -335,7 +344,7 @@ def _hidden_in_cross(rows: Rows, outer: Outer) -> Tensor:
 def _meeting(rows: Rows, outer: Outer) -> tuple[Tensor, Tensor, Tensor]:
     """`a_s`, the rows' values, and `b_s[index[t]]`."""
     values, index = _without_padding(rows)
-    a, b = fitted(outer.a[:, 0], outer.coarse), fitted(outer.b[:, 0], outer.coarse)
+    a, b = outer.a[:, 0], outer.b[:, 0]
     if outer.transposed:
         a, b = b, a
     return a, values, wide(b.gather(2, index[:, None, :].expand(-1, b.shape[1], -1)))
@@ -374,8 +383,8 @@ def _weighted(factor: Factor, weights: Tensor) -> Tensor:
 
 def _weighted_outer(factor: Outer, weights: Tensor) -> Tensor:
     n, (groups, positions, d_in, d_out) = factor.examples, factor.sizes
-    b = scaled(fitted(factor.b, factor.coarse), weights.view(-1, 1, 1, 1), factor.coarse)
-    a = fitted(factor.a, factor.coarse).transpose(0, 1).reshape(groups, n * positions, d_in)
+    b = scaled(factor.b, weights.view(-1, 1, 1, 1), factor.coarse)
+    a = factor.a.transpose(0, 1).reshape(groups, n * positions, d_in)
     b = b.transpose(0, 1).reshape(groups, n * positions, -1)
     total = product(b.transpose(-1, -2), a, factor.coarse)[:, :d_out]
     return (total.transpose(-1, -2) if factor.transposed else total).reshape(factor.shape)
