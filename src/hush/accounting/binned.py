@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hush.accounting.binning import directed
 from hush.accounting.losses import Array, Enclosed, Pair
 from hush.accounting.points import Points, Scattered, enclosing, exact
 
@@ -69,7 +70,8 @@ def enclosing_laws(steps: Steps, low: float, high: float, tilt: float, variance:
                 edges = np.union1d(edges, _recut(edges, roots, bins))
                 allowed = 0.5 * tilt * (1 + tilt) * variance / (count * len(steps))
                 edges = _kept_apart(side, _recut(edges, _roots(side, edges, tilt), bins), first, tilt, allowed)
-                made[id(side)] = enclosing(side, np.union1d(edges, _beside(side, low, high)))
+                edges = np.union1d(edges, _beside(side, low, high))
+                made[id(side)] = directed(side, edges, cut=True) or enclosing(side, edges)
         less.append((made[id(below)][0], count))
         more.append((made[id(above)][1], count))
     return less, more

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from hush.accounting.closed import inner_loss
-from hush.accounting.doubts import doubts
+from hush.accounting.doubts import SampleBins, doubts, sample_bins
 from hush.accounting.laws import UNDERFLOW, spread
 from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.points import Points
@@ -28,9 +28,9 @@ _FAR = 300.0
 
 def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     """Two finite laws that reveal less and more than the pair, from its bins."""
-    sample = pair.pair if isinstance(pair, Reversed) else pair
-    if isinstance(sample, Poisson) and sample.rate < 1 and isinstance(sample.inner, ProjectedPair):
-        return _directed(pair, sample, edges)
+    found = directed(pair, edges)
+    if found is not None and (found[1].infinite > 2 * _LEAST or not isinstance(_released(pair), GaussianPair)):
+        return found
     p, q = pair.masses(edges)
     unsure = doubts(pair, p, q, edges)
     less_p, less_q = unsure.less(p, q)
@@ -52,27 +52,28 @@ def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     return _points(losses, p, pair.infinite), more
 
 
-def _directed(pair: Pair, sample: Poisson, edges: Array) -> tuple[Points, Points]:
-    """The same for a sample, from its gain P - Q = rate (P_inner - Q), which keeps the digits of small losses.
+def directed(pair: Pair, edges: Array, *, cut: bool = False) -> tuple[Points, Points] | None:
+    """The same for samples, from P - Q, which keeps the digits of small losses; None for what isn't one.
 
     With a bin's ends lo and hi, the mass at lo is (Q e^hi - P)/(e^{hi-lo} - 1) = (Q (e^hi - 1) - gain)/(e^{hi-lo} - 1).
-    It is rounded down, so that mass moves up; and so is the loss log(1 + gain/Q) of a bin seen as one outcome.
+    It is rounded down, so that mass moves up; and so is the loss log(1 + gain/Q) of a bin seen as one outcome.  A bin's
+    ends are taken as far apart as they may be, and then mass at either of them to where that may be at most.  `cut`: no
+    loss exceeds the last edge, since it would rule the moments.
     """
-    rate, mirrored = sample.rate, pair is not sample
-    inner, q = sample.parts(-edges[::-1] if mirrored else edges)
-    gain, unsure_gain = rate * (inner - q), _UNIT * rate * (inner + q)
-    p = (1 - rate) * q + rate * inner
-    if mirrored:
-        p, q, gain, unsure_gain = q[::-1], p[::-1], -gain[::-1], unsure_gain[::-1]
-    unsure = doubts(pair, p, q, edges)
-    less_p, less_q = unsure.less(p, q)
-    more_p, more_q = unsure.more(p, q)
-    own = unsure.own_p + unsure.own_q + unsure_gain
-    more_gain, less_gain = (gain + own) * (1 + unsure.common), (gain - own) * (1 - unsure.common)
+    made = _bins(pair, edges)
+    if made is None:
+        return None
+    bins, atom = made
+    edges, unsure = bins.edges, bins.unsure
+    less_p, less_q = unsure.less(bins.p, bins.q)
+    more_p, more_q = unsure.more(bins.p, bins.q)
+    more_gain = (bins.gain + bins.own_gain) * (1 + unsure.common)
+    less_gain = (bins.gain - bins.own_gain) * (1 - unsure.common)
     more_gain, less_gain = more_gain + _UNIT * np.abs(more_gain), less_gain - _UNIT * np.abs(less_gain)
     logs, doubt = _far_logs(pair, edges)
-    masses = _spread_down(more_p, more_q, more_gain, edges, logs - doubt)
-    more = _points(edges, masses, float(more_p[-1]) + UNDERFLOW, directed=True)
+    masses = _spread_down(more_p, more_q, more_gain, edges, bins.moved, logs - doubt)
+    places = np.append(edges + bins.moved, 0.0)
+    more = _points(places, np.append(masses, atom[1]), float(more_p[-1]) + UNDERFLOW, directed=True)
     far = np.isfinite(logs)
     known = (less_p > 0) & ((less_q > UNDERFLOW) | far)
     p, q, gain, far = less_p[known], less_q[known], less_gain[known], far[known]
@@ -81,14 +82,43 @@ def _directed(pair: Pair, sample: Poisson, edges: Array) -> tuple[Points, Points
         losses = np.where(near, np.log1p(gain / q), np.log(p / q))
         losses = np.where(far, np.log(p) - (logs + doubt)[known], losses)
     losses -= 4 * _UNIT * (np.abs(losses) + np.where(far, np.abs(np.log(p)), 0.0))
-    return _points(losses, p, 0.0, directed=True), more
+    if cut:
+        losses = np.minimum(losses, edges[-1])
+    return _points(np.append(losses, 0.0), np.append(p, atom[0]), 0.0, directed=True), more
 
 
-def _spread_down(p: Array, q: Array, gain: Array, nodes: Array, logs: Array) -> Array:
-    """laws.spread, or _spread_far, with the mass at the lower end of each bin rounded down."""
+def _bins(pair: Pair, edges: Array) -> tuple[SampleBins, tuple[float, float]] | None:
+    """A sample's bins, and the mass at loss 0 besides, which lies between two numbers."""
+    sample = pair.pair if isinstance(pair, Reversed) else pair
+    released = _released(pair)
+    if not isinstance(sample, Poisson | Uniform) or not sample.rate < 1:
+        return None
+    if not isinstance(released, GaussianPair) and (
+        isinstance(sample, Uniform) or not isinstance(released, ProjectedPair)
+    ):
+        return None
+    if isinstance(sample, Poisson):
+        mirrored = pair is not sample
+        bins = sample_bins(sample, -edges[::-1] if mirrored else edges)
+        return bins.reverse() if mirrored else bins, (0.0, 0.0)
+    half = Poisson(sample.inner, sample.rate)
+    high = sample_bins(half, np.append(0.0, edges[edges > 0]), from_zero=True)
+    low = sample_bins(half, np.append(0.0, -edges[edges < 0][::-1]), from_zero=True).reverse()
+    rest = 1 - float(high.p[1:].sum() + low.p[:-1].sum())
+    return low.joined(high), (max(rest - 8 * _UNIT, 0.0), max(rest + 8 * _UNIT, 0.0))
+
+
+def _released(pair: Pair) -> Pair:
+    """What a sample is taken for."""
+    sample = pair.pair if isinstance(pair, Reversed) else pair
+    return sample.inner if isinstance(sample, Poisson | Uniform) else sample
+
+
+def _spread_down(p: Array, q: Array, gain: Array, nodes: Array, moved: Array, logs: Array) -> Array:
+    """laws.spread, or _spread_far, with the mass at the lower end of each bin rounded down, ends as far off as said."""
     p, q, gain, logs, first = p[1:-1], q[1:-1], gain[1:-1], logs[1:-1], p[0]
-    high = nodes[1:]
-    near = np.maximum(np.abs(high), np.abs(nodes[:-1])) <= 0.5
+    low_end, high = nodes[:-1] - moved[:-1], nodes[1:] + moved[1:]
+    near = np.maximum(np.abs(high), np.abs(low_end)) <= 0.5
     with np.errstate(all="ignore"):
         small = q * np.expm1(np.minimum(high, 1.0))
         whole = q * np.exp(np.minimum(high, 600.0))
@@ -98,7 +128,7 @@ def _spread_down(p: Array, q: Array, gain: Array, nodes: Array, logs: Array) -> 
         lifted = np.exp(logs + high)
         top = np.where(far, lifted - p, top)
         slack = np.where(far, lifted * (8 + np.abs(logs) + np.abs(high)) + p, slack)
-        low = (top - _UNIT * slack) / np.expm1(np.diff(nodes)) * (1 - _UNIT)
+        low = (top - _UNIT * slack) / np.expm1(high - low_end) * (1 - _UNIT)
     unknown = ~far & ((q < UNDERFLOW) | (high > 600)) | np.isnan(low)
     low = np.where(unknown, 0.0, np.clip(low, 0.0, p))
     masses = np.append(low, 0.0)

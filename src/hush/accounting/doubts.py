@@ -12,20 +12,28 @@ and delta rises with P and falls with Q, also under composition: it is enough to
 For a Poisson sample that would waste much.  There Q is the inner Q and P = (1-p) Q + p P_inner, so an error of Q by a
 factor 1 + t, bin by bin, is an error of P and Q by the same factor, plus p (a_inner + t P_inner) of P's own.  A common
 factor changes delta by no more than itself, and moves no loss.
+
+And where bins are narrow that wastes much as well (`sample_bins`).  A tail of Q that is off is the true one of a place
+nearby, so the bins' Q-masses are those of bins whose edges are moved, by an error over a density: next to nothing.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hush.accounting.closed import inner_loss
-from hush.accounting.losses import Array, Atoms, Enclosed, LaplacePair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.projection import ProjectedPair
 
 _UNIT = 2.0**-50
 _LOWEST = 60.0  # inner losses this far below 0 can't be told from the lowest
+_STEEP = 3.0  # by how much the logarithm of a density may change within a bin that tells how large it is
+_FAR = 300.0  # losses from which on Q-masses are logarithms
 
 
 @dataclass(frozen=True)
@@ -94,11 +102,16 @@ def _weight_accuracy(pair: Pair) -> float:
 
 def _absolute(masses: Array, accuracy: Array) -> Array:
     """How far each mass may be off: by its two tails, or, around the median, by one of them and itself."""
-    tails = np.minimum(np.cumsum(masses)[:-1], np.cumsum(masses[::-1])[::-1][1:])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        errors = np.where(tails > 0, _UNIT * tails * (accuracy + np.abs(np.log(tails))), 0.0)
+    errors = _tail_errors(masses, accuracy)
     own = np.maximum(np.append(accuracy[:1], accuracy), np.append(accuracy, accuracy[-1:]))
     return np.asarray(np.append(0.0, errors) + np.append(errors, 0.0) + _UNIT * own * masses)
+
+
+def _tail_errors(masses: Array, accuracy: Array) -> Array:
+    """How far the smaller tail may be off at each edge."""
+    tails = np.minimum(np.cumsum(masses)[:-1], np.cumsum(masses[::-1])[::-1][1:])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(tails > 0, _UNIT * tails * (accuracy + np.abs(np.log(tails))), 0.0)
 
 
 def _sampled(p: Array, q: Array, rate: float, accuracy: Array, weights: float = 0.0) -> Doubts:
@@ -111,3 +124,143 @@ def _sampled(p: Array, q: Array, rate: float, accuracy: Array, weights: float = 
     common = np.where(shared, 1.01 * factor, 0.0)
     apart = rate * own_inner + np.where(shared, rate * common * inner, (1 - rate) * own_q)
     return Doubts(common, 1.01 * apart, np.where(shared, 0.0, own_q))
+
+
+@dataclass(frozen=True)
+class SampleBins:
+    """Bins of a sample: masses, P - Q with all its digits, and how far each may be off; also how far edges may be."""
+
+    edges: Array
+    p: Array
+    q: Array
+    gain: Array
+    own_gain: Array
+    unsure: Doubts
+    moved: Array
+
+    def reverse(self) -> SampleBins:
+        """The same of (Q, P)."""
+        unsure = Doubts(self.unsure.common[::-1], self.unsure.own_q[::-1], self.unsure.own_p[::-1])
+        p, q, gain, own_gain = self.q[::-1], self.p[::-1], -self.gain[::-1], self.own_gain[::-1]
+        return SampleBins(-self.edges[::-1], p, q, gain, own_gain, unsure, self.moved[::-1])
+
+    def joined(self, above: SampleBins) -> SampleBins:
+        """Below the last edge these bins, above it those of another that begin there."""
+
+        def both(part: Callable[[SampleBins], Array]) -> Array:
+            return np.concatenate([part(self)[:-1], part(above)[1:]])
+
+        unsure = Doubts(
+            both(lambda bins: bins.unsure.common),
+            both(lambda bins: bins.unsure.own_p),
+            both(lambda bins: bins.unsure.own_q),
+        )
+        return SampleBins(
+            np.append(self.edges[:-1], above.edges),
+            both(lambda bins: bins.p),
+            both(lambda bins: bins.q),
+            both(lambda bins: bins.gain),
+            both(lambda bins: bins.own_gain),
+            unsure,
+            np.append(self.moved[:-1], above.moved),
+        )
+
+
+def sample_bins(sample: Poisson, edges: Array, *, from_zero: bool = False) -> SampleBins:
+    """Of (1-p) Q + p P_inner against Q, a rate below 1; `from_zero`: the first edge is 0, and stays there.
+
+    Let the smaller of Q's tails be off by a at an edge of inner loss t: it is Q's true tail at t', |t' - t| <= a over
+    the density of Q.  So Q-masses are true of the bins between the t', and P_inner is off by its own tails and by
+    e^t a there.  The edge's loss is moved by p e^{t-L} |t' - t|; and by 16 * 2^-50 of itself, because t is rounded.
+    (Around the median, where one tail gives way to the other, a bin is off by what all masses miss 1 by.)  Next to bins
+    too wide or too empty for this, Q is off by a factor, as in `_sampled`.
+    """
+    rate, released = sample.rate, sample.inner
+    inner, q = sample.parts(edges)
+    accuracy = _accuracy(sample, edges)
+    assert accuracy is not None
+    edges, inner, q, accuracy, clipped = _merged(edges, inner, q, accuracy)
+    weights, errors = _UNIT * _weight_accuracy(sample), _tail_errors(q, accuracy)
+    own_inner, own_q = _absolute(inner, accuracy) + weights * inner, _absolute(q, accuracy) + weights * q
+    with np.errstate(all="ignore"):
+        at = np.where(edges > math.log1p(-rate), sample.inner_loss(edges), -np.inf)
+        factor = np.where(q > 1e-290, own_q / q, np.inf)
+        shift = _shift(released, at, q, errors)
+        moved = np.minimum(rate * np.exp(at - edges), 1.0) * shift
+        lifted = 1.01 * np.exp(np.minimum(at, _FAR)) * errors
+        missed = (abs(math.fsum(q) - 1) + _UNIT) / q
+    shared, firm = factor < 1e-3, np.isfinite(shift)
+    steady = shared & ~_beside(~shared) & np.append(True, firm) & np.append(firm, True)
+    steady &= ~(clipped | np.append(edges > _FAR, True))
+    if isinstance(released, ProjectedPair):
+        steady[1:-1] &= ~released.changes(at)
+    if from_zero:
+        steady[:2] = False
+    common = 1.01 * weights + _UNIT + np.where(_around_median(q), 1.01 * missed, 0.0)
+    common = np.where(steady, common, np.where(shared, 1.01 * factor, 0.0))
+    apart = rate * own_inner + np.where(shared, rate * common * inner, (1 - rate) * own_q)
+    apart += np.where(steady, rate * (np.append(0.0, lifted) + np.append(lifted, 0.0)), 0.0)
+    unsure = Doubts(common, 1.01 * apart, np.where(shared, 0.0, own_q))
+    moved = np.where(steady[:-1] | steady[1:], moved, 0.0) + 16 * _UNIT * np.abs(edges)
+    # losses so near the least one that their inner loss can't be told
+    moved += np.where(np.exp(np.minimum(edges, 0.0)) - (1 - rate) < 2.0**-59, 2.0**-60 / (1 - rate), 0.0)
+    own_gain = unsure.own_p + unsure.own_q + _UNIT * rate * (inner + q)
+    return SampleBins(edges, (1 - rate) * q + rate * inner, q, rate * (inner - q), own_gain, unsure, moved)
+
+
+def _merged(
+    edges: Array, inner: Array, q: Array, accuracy: Array
+) -> tuple[Array, Array, Array, Array, NDArray[np.bool_]]:
+    """Without edges so close together that the mass between them is hardly known; and whose mass isn't a difference."""
+    errors = _tail_errors(q, accuracy)
+    empty = (q[1:-1] < 1e4 * (errors[1:] + errors[:-1])) & (edges[1:] < _FAR)
+    if not empty.any() or edges.size < 3:
+        return edges, inner, q, accuracy, q == 0
+    kept = np.append(True, ~empty)
+    kept[-1] = True
+    starts = np.append(0, np.flatnonzero(kept) + 1)
+    inner, q, none = (np.add.reduceat(part, starts) for part in (inner, q, np.where(q == 0, 1.0, 0.0)))
+    return edges[kept], inner, q, accuracy[kept], none > 0
+
+
+def _shift(released: Pair, at: Array, q: Array, errors: Array) -> Array:
+    """How far the inner loss may lie from where Q's tail is the computed one; infinite where bins don't tell.
+
+    A density whose logarithm changes by no more than x within a bin is nowhere in it below e^-x of its mean.
+    """
+    width = np.diff(at)
+    steepness = _steepness(released, at)
+    change = width * steepness
+    least = np.where(change < _STEEP, q[1:-1] / width * np.exp(-change), 0.0)
+    density = np.maximum(np.append(0.0, least), np.append(least, 0.0))
+    shift = np.where(density > 0, 1.01 * errors / density, np.inf)
+    steepest = np.fmax(np.append(0.0, steepness), np.append(steepness, 0.0))
+    return np.where(shift * steepest < 0.009, shift, np.inf)
+
+
+def _beside(bins: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The neighbours of some bins."""
+    return np.asarray(np.append(bins[1:], False) | np.append(False, bins[:-1]))
+
+
+def _around_median(q: Array) -> NDArray[np.bool_]:
+    """The bin whose ends' smaller tails are not on the same side, and its neighbours."""
+    first = int(np.argmax(np.append(np.cumsum(q)[:-1] >= np.cumsum(q[::-1])[::-1][1:], True)))
+    return np.asarray(np.abs(np.arange(q.size) - first) <= 1)
+
+
+def _steepness(pair: Pair, t: Array) -> Array:
+    """The most that the logarithm of the density of Q's inner loss changes for a unit of it, between neighbours in t.
+
+    For a Gaussian it is (t + mu^2/2)/mu^2.  With projections the density is e^{-t/2} x^-nu K_nu(x) with
+    x = sqrt(t^2 + r/sigma^2)/2, nu = (r + 1)/2, and -(log x^-nu K_nu)' = K_{nu+1}/K_nu <= (2 nu + 1)/x + 1.
+    """
+    size = np.abs(t)
+    largest = np.maximum(size[1:], size[:-1])
+    if isinstance(pair, GaussianPair):
+        return np.asarray(largest / pair.mu**2 + 0.5)
+    if isinstance(pair, ProjectedPair):
+        smallest = np.where(t[1:] * t[:-1] > 0, np.minimum(size[1:], size[:-1]), 0.0)
+        r = pair.projections
+        return np.asarray(1 + (r + 2) * largest / (smallest**2 + r / pair.noise_multiplier**2))
+    return np.full(largest.shape, np.inf)

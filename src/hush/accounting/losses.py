@@ -261,10 +261,10 @@ class Poisson:
         """The inner pair's P- and Q-mass of the same bins, for rates below 1: P - Q is the rate times P_inner - Q."""
         reached = edges[edges > math.log1p(-self.rate)]
         empty = np.zeros(edges.size - reached.size)
-        p, q = self.inner.masses(self._inner_loss(reached))
+        p, q = self.inner.masses(self.inner_loss(reached))
         return np.concatenate([empty, p]), np.concatenate([empty, q])
 
-    def _inner_loss(self, loss: Array) -> Array:
+    def inner_loss(self, loss: Array) -> Array:
         """``u = log((e^L - (1 - rate)) / rate)``, without overflow for large losses."""
         small = np.log1p(np.maximum(np.expm1(np.minimum(loss, 1.0)) / self.rate, -1 + 2.0**-53))
         large = loss - math.log(self.rate) + np.log1p(-(1 - self.rate) * np.exp(-np.maximum(loss, 1.0)))

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import erfcx, gammainccinv, gammaincinv, ndtr
 
 from hush.accounting.losses import Array, Continuous, Pair, Poisson, Reversed, bin_masses
@@ -56,10 +57,14 @@ class ProjectedPair(Continuous):
         The argument z/2 - t/z of Phi is the difference of two numbers near sqrt(t/2), with z good to 8 units in its
         last place: 8 sqrt(t).  Where weights change, between decades of t, a bin has two of them.
         """
-        decade = _decade(np.abs(t))
-        change = decade[1:] != decade[:-1]
+        change = self.changes(t)
         beside = np.append(change, False) | np.append(False, change)
         return np.asarray(12 + 8 * np.sqrt(np.abs(t)) + np.where(beside, self.weight_accuracy, 0.0))
+
+    def changes(self, t: Array) -> NDArray[np.bool_]:
+        """Between which neighbours in t nodes and weights change."""
+        decade = _decade(np.abs(t))
+        return np.asarray(decade[1:] != decade[:-1])
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         q_far, p_far, p_near = self._tails(np.abs(edges))

@@ -55,7 +55,8 @@ class Side:
     @property
     def doubt(self) -> tuple[float, float]:
         """What the rounding of losses and of masses may do to epsilon and to log delta."""
-        shift = 4 * _UNIT * sum(count * law.unsure for law, count in self.laws)
+        owing = [(law, count) for law, count in self.laws if not (isinstance(law, Points) and law.directed)]
+        shift = 4 * _UNIT * sum(count * law.unsure for law, count in owing)
         return shift, 4 * _UNIT * sum(count for _, count in self.laws) + 1e-12
 
     def log_mgf(self, orders: Array) -> Array:
