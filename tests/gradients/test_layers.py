@@ -12,7 +12,7 @@ from agreement import Net, assert_agree, assert_same, parameter, run, slower
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from hush.gradients import Ghost, Loop
+from hush.gradients import Ghost, Loop, factors
 
 N = 5
 USERS = torch.tensor([0, 1, 0, 2, 1])
@@ -60,6 +60,20 @@ class TestLinear:
     def test_wide_layers_by_gram_matrices(self) -> None:
         model = Net(lambda s, x: s.o(torch.tanh(s.a(x))).mean(1), a=nn.Linear(40, 50), o=nn.Linear(50, 3))
         each_way(model, torch.randn(N, 3, 40))
+
+    def test_rows_with_zeros_behind_them_as_a_gpu_likes_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        padded: list[int] = []
+
+        def aligned(x: Tensor, coarse: bool) -> Tensor:
+            padded.append(-x.shape[-1] % 8)
+            return F.pad(x, (0, padded[-1]))
+
+        monkeypatch.setattr(factors, "aligned", aligned)
+        model = Net(lambda s, x: s.o(torch.tanh(x @ s.a)).mean(1), a=parameter(42, 53), o=nn.Linear(53, 3))
+        each_way(model, torch.randn(N, 3, 42))
+        words = Net(lambda s, x: 0.1 * F.linear(s.e(x), s.e.weight)[..., :3].mean(1), e=nn.Embedding(61, 30))
+        fast(words, torch.randint(0, 61, (N, 2)))
+        assert {3, 6, 2} <= set(padded)
 
     def test_with_activations_in_place(self) -> None:
         each_way(nn.Sequential(nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3)), torch.randn(N, 4))

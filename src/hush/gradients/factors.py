@@ -51,7 +51,7 @@ class Outer:
     a: `[n, groups, T, d_in]`, b: `[n, groups, T, d_out]`; the weight's shape is `[groups * d_out, *]`, `d_in` entries a
     row. `transposed`: the weight is stored as `[d_in, d_out]` instead (`x @ w`). Where a is much larger than what it is
     made of (a convolution's windows), `compact` is that, and `unfold(compact)` gives a whenever it is needed. `coarse`:
-    its products may be in TF32, whatever others are.
+    its products may be in TF32, whatever others are. Rows may have zeros behind them (`aligned`).
     """
 
     compact: Tensor
@@ -72,8 +72,9 @@ class Outer:
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """Groups, positions, and the lengths of a's and b's rows."""
-        _, groups, positions, d_out = self.b.shape
-        return groups, positions, math.prod(self.shape) // (groups * d_out), d_out
+        _, groups, positions, _ = self.b.shape
+        rows, row = self.shape[0], math.prod(self.shape[1:])
+        return (groups, positions, rows, row) if self.transposed else (groups, positions, row, rows // groups)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,10 @@ def settle(factors: list[Factor]) -> list[Factor]:
 def _as_seen(factor: Factor) -> Factor:
     if not isinstance(factor, Outer):
         return factor
-    return replace(factor, compact=fitted(factor.compact, factor.coarse), b=fitted(factor.b, factor.coarse))
+    compact, b, coarse = fitted(factor.compact, factor.coarse), fitted(factor.b, factor.coarse), factor.coarse
+    if factor.sizes[1] > 1:
+        compact, b = compact if factor.unfold is not None else aligned(compact, coarse), aligned(b, coarse)
+    return replace(factor, compact=compact, b=b)
 
 
 def squared_norms(factors: list[Factor]) -> Tensor:
@@ -152,9 +156,14 @@ def formed(factor: Factor) -> Tensor:
     pieces = _pieces(factor)
     found = (product(piece.b.transpose(-1, -2), piece.a, factor.coarse) for piece in pieces)
     grads = next(found) if len(pieces) == 1 else _joined_rows(found, factor.examples)
-    if factor.transposed:
-        grads = grads.transpose(-1, -2)
-    return grads.reshape(factor.examples, *factor.shape)
+    return _as_weight(grads, factor).reshape(factor.examples, *factor.shape)
+
+
+def _as_weight(grads: Tensor, factor: Outer) -> Tensor:
+    """Products of b's and a's columns as the weight has them, without what alignment added."""
+    *_, d_in, d_out = factor.sizes
+    grads = grads[..., :d_out, :d_in]
+    return grads.transpose(-1, -2) if factor.transposed else grads
 
 
 def _joined_rows(pieces: Iterable[Tensor], n: int) -> Tensor:
@@ -283,10 +292,10 @@ def _squares(factor: Factor) -> tuple[Tensor, Tensor | None]:
         values, index = _without_padding(factor)
         gram = product(values, values.transpose(-1, -2))
         same = index[:, :, None] == index[:, None, :]
-        squares = torch.where(same, gram, 0).sum((1, 2))
+        squares = _total(torch.where(same, gram, 0))
         # A row's values may cancel: what rounding hides of the norm, and of the sum, is relative to their magnitudes.
         lengths = gram.diagonal(0, -2, -1).clamp_min(0.0).sqrt()
-        sizes = torch.where(same, lengths[:, :, None] * lengths[:, None, :], 0).sum((1, 2))
+        sizes = _total(torch.where(same, lengths[:, :, None] * lengths[:, None, :], 0))
         return (squares + hidden(gram, values.shape[-1], values.shape[1]) * sizes).clamp_min(0.0), None
     found = [_outer_squares(piece) for piece in _pieces(factor)]
     squares, sizes = found[0] if len(found) == 1 else [torch.cat(column) for column in zip(*found, strict=True)]
@@ -304,7 +313,7 @@ def _outer_squares(factor: Outer) -> tuple[Tensor, Tensor]:
         tiny = torch.finfo(wide_a.dtype).tiny
         each = (_dot(wide_a, wide_a) + d_in * tiny) * (_dot(wide_b, wide_b) + d_out * tiny)
         return each.flatten(1).sum(1), each.sqrt().flatten(1).sum(1)
-    a, b = aligned(a), aligned(b)
+    a, b = aligned(a, factor.coarse), aligned(b, factor.coarse)
     gram_a, gram_b = (product(x, x.transpose(-1, -2), factor.coarse) for x in (a, b))
     squares = _dot(gram_a.reshape(n, -1), gram_b.reshape(n, -1))
     # What rounding may hide where positions cancel: relative to (sum_t |a_t| |b_t|)^2, not to the norm itself.
@@ -327,17 +336,22 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([torch.linalg.vecdot(a, b) for a, b in zip(x.split(at_once), y.split(at_once), strict=True)])
 
 
+def _total(x: Tensor) -> Tensor:
+    """The sum of every example's matrix, by rows first: compilers give a whole one to one of a GPU's processors."""
+    return x.sum(2).sum(1)
+
+
 def _cross(rows: Rows, outer: Outer) -> Tensor:
     """`<G_rows, G_outer>`: a tied embedding. Row index[t] of `b_s a_s^T` is `b_s[index[t]] a_s`."""
     a, values, picked = _meeting(rows, outer)
-    return (product(a, values.transpose(-1, -2)) * picked).sum((1, 2))
+    return _total(product(a, values.transpose(-1, -2)) * picked)
 
 
 def _hidden_in_cross(rows: Rows, outer: Outer) -> Tensor:
     """What rounding may hide of it, relative to the magnitudes that are added up."""
     a, values, picked = _meeting(rows, outer)
     of_a, of_values = (torch.linalg.vector_norm(wide(x), dim=-1) for x in (a, values))
-    sizes: Tensor = (of_a[:, :, None] * of_values[:, None, :] * picked.abs()).sum((1, 2))
+    sizes = _total(of_a[:, :, None] * of_values[:, None, :] * picked.abs())
     return hidden(sizes, values.shape[-1], values.shape[1]) * sizes
 
 
@@ -347,7 +361,7 @@ def _meeting(rows: Rows, outer: Outer) -> tuple[Tensor, Tensor, Tensor]:
     a, b = outer.a[:, 0], outer.b[:, 0]
     if outer.transposed:
         a, b = b, a
-    return a, values, wide(b.gather(2, index[:, None, :].expand(-1, b.shape[1], -1)))
+    return a[..., : values.shape[-1]], values, wide(b.gather(2, index[:, None, :].expand(-1, b.shape[1], -1)))
 
 
 def _weighted(factor: Factor, weights: Tensor) -> Tensor:
@@ -382,12 +396,10 @@ def _weighted(factor: Factor, weights: Tensor) -> Tensor:
 
 
 def _weighted_outer(factor: Outer, weights: Tensor) -> Tensor:
-    n, (groups, positions, d_in, d_out) = factor.examples, factor.sizes
+    n, (groups, positions, *_) = factor.examples, factor.sizes
     b = scaled(factor.b, weights.view(-1, 1, 1, 1), factor.coarse)
-    a = factor.a.transpose(0, 1).reshape(groups, n * positions, d_in)
-    b = b.transpose(0, 1).reshape(groups, n * positions, -1)
-    total = product(b.transpose(-1, -2), a, factor.coarse)[:, :d_out]
-    return (total.transpose(-1, -2) if factor.transposed else total).reshape(factor.shape)
+    a, b = (x.transpose(0, 1).reshape(groups, n * positions, -1) for x in (factor.a, b))
+    return _as_weight(product(b.transpose(-1, -2), a, factor.coarse), factor).reshape(factor.shape)
 
 
 def _pieces(factor: Outer, together: int | None = None) -> list[Outer]:

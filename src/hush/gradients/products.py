@@ -38,10 +38,10 @@ def wide(x: Tensor) -> Tensor:
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
-def aligned(x: Tensor) -> Tensor:
-    """Rows padded with zeros to a multiple of 8: a GPU's half-precision matrix units are slow on others."""
+def aligned(x: Tensor, coarse: bool) -> Tensor:
+    """Rows padded with zeros to a multiple of 8: a GPU's matrix units are slow on others."""
     short = -x.shape[-1] % 8
-    return F.pad(x, (0, short)) if short and x.is_cuda and x.dtype in _HALF else x
+    return F.pad(x, (0, short)) if short and x.is_cuda and (x.dtype in _HALF or in_tf32(x, coarse)) else x
 
 
 def in_tf32(x: Tensor, coarse: bool) -> bool:
@@ -69,7 +69,7 @@ def scaled(b: Tensor, weights: Tensor, coarse: bool) -> Tensor:
     """Weights times a factor, of the kind that its products are computed in."""
     result = wide(b) * weights
     if in_bfloat16(b):
-        return aligned(result.to(b.dtype))
+        return aligned(result.to(b.dtype), coarse)
     return fitted(result, coarse)  # float16's small numbers would be rounded by up to their own size
 
 
