@@ -17,7 +17,7 @@ LONGEST = 4096
 UNNOTICED = 1 / 400
 """Of the threshold: by how much a unit's gradient, as it is summed, may differ from the one whose norm was projected.
 
-More than that doesn't pass the check of `hush.gradients.ways` that compares them.
+More than that doesn't pass the check that compares them (`hush.gradients.agreeing`).
 """
 
 

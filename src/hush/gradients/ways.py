@@ -1,7 +1,7 @@
 """The ways to clipped sums by projected norms: forward mode, two backward passes, one unit after the other.
 
 Each finds the examples' derivatives along the directions, the units' norms and weights from them, and the sum of the
-weighted gradients by backward mode; `agrees` compares the two modes.
+weighted gradients by backward mode; `agreeing` compares the two modes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,12 +23,8 @@ from hush.gradients.owned import add_gradients, owned
 from hush.gradients.plain import gradient_of, members_of
 from hush.gradients.products import wide
 from hush.gradients.unfused import unfused
-from hush.rounding import UNNOTICED
 
-_CHECKED = 8
 _PIECE = 1 << 14
-_TOLERANCE, _ROUNDING = UNNOTICED / 10, 1 / 50_000
-"""Of the threshold and of the sum, on so many directions; ten times as much hardly passes (`projected`)."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +74,13 @@ class Work:
 @dataclass(frozen=True)
 class Found:
     values: Tensor
-    checked: Tensor  # the derivatives along the first few directions
+    derivatives: Tensor  # of the examples, along the directions
     norms: Tensor
     weights: Tensor
     sums: list[Tensor]
     spoiled: Tensor  # whether a norm, be it a copy's, isn't finite and may be in the sums
+    apart: bool = False  # whether fused operations were taken apart in the backward pass
+    twice: bool = False  # whether derivatives are from two backward passes
 
     def result(self, note: str) -> ClippedSum:
         return ClippedSum(self.sums, self.norms, self.values, (note,), self.spoiled)
@@ -103,12 +101,13 @@ def by_two_backward_passes(work: Work, fit: Fit, back: Fit) -> Found:
         if len(pieces) == 1:  # one graph for all, whose random numbers needn't be repeated
             values = one_loss_each(work.losses(*pieces[0]), count(pieces[0]))
             derivatives = transposed(work.parameters, values, work.directions, work.wanted)
-            return _weighed(work, derivatives, mode.random, back, values)
+            alone = work.pieces(back)[1:] == []
+            return replace(_weighed(work, derivatives, mode.random, back, values if alone else None), twice=True)
         for part in pieces:
             values = one_loss_each(work.losses(*part), count(part))
             each.append(transposed(work.parameters, values, work.directions, work.wanted))
         del values, part, pieces
-    return _weighed(work, torch.cat(each), mode.random, back)
+    return replace(_weighed(work, torch.cat(each), mode.random, back), twice=True)
 
 
 def _weighed(work: Work, derivatives: Tensor, random: bool, back: Fit, values: Tensor | None = None) -> Found:
@@ -120,14 +119,18 @@ def _weighed(work: Work, derivatives: Tensor, random: bool, back: Fit, values: T
     every = work.norms(derivatives)
     norms = every if work.units is not None else every[: work.n]
     weights = work.task.weights(norms)
-    each = work.per_example(weights)
     if values is None:
-        with unfused() if random else nullcontext():
-            values, sums = _in_pieces(work, each, work.pieces(back))
+        values, sums = weighted_sums(work, weights, random, back)
     else:
-        sums = _backward(work, values, each)
-    checked, spoiled = derivatives[: work.n, :_CHECKED], ~torch.isfinite(every).all()
-    return Found(values.detach()[: work.n], checked, norms, weights, sums, spoiled)
+        sums = _backward(work, values, work.per_example(weights))
+    spoiled = ~torch.isfinite(every).all()
+    return Found(values.detach()[: work.n], derivatives[: work.n], norms, weights, sums, spoiled, random)
+
+
+def weighted_sums(work: Work, weights: Tensor, apart: bool, back: Fit) -> tuple[Tensor, list[Tensor]]:
+    """The losses, and the gradient of `sum_u w_u loss_u` over units; fused operations taken apart or not."""
+    with unfused() if apart else nullcontext():
+        return _in_pieces(work, work.per_example(weights), work.pieces(back))
 
 
 def _in_pieces(work: Work, weights: Tensor, pieces: list[tuple[Any, ...]]) -> tuple[Tensor, list[Tensor]]:
@@ -196,15 +199,3 @@ def _backward(work: Work, values: Tensor, weights: Tensor) -> list[Tensor]:
 def _like(values: Tensor, weights: Tensor) -> Tensor:
     """Weights of the values' type; zero for copies that fill a batch up."""
     return torch.nn.functional.pad(weights, (0, len(values) - len(weights))).to(values.dtype)
-
-
-def agrees(work: Work, found: Found, backward: Tensor) -> bool:
-    """Whether the sum's derivatives along a few directions are the sums of the examples' derivatives.
-
-    The largest share that a unit has in the sum stands for the threshold, which it doesn't exceed.
-    """
-    weights = work.per_example(found.weights).double()
-    forwards = (weights[:, None] * found.checked.double()).sum(0)
-    threshold = (found.weights * found.norms).double().max()
-    allowed = _TOLERANCE * threshold + _ROUNDING * forwards.square().mean().sqrt()
-    return bool((backward - forwards).square().mean().sqrt() <= allowed)
