@@ -3,8 +3,8 @@
 Norms and factors, the weights, and the weighted sums are traced into one flat graph of tensor operations, with the
 backward pass inside, so that the compiler can fuse across all of it. What changes from step to step (the batch, how
 much of it is padding, the thresholds) are its inputs. A program has one batch size, its *capacity*: smaller batches
-are padded with copies of their first example that get weight zero, larger ones go through in several rounds. Nothing is
-ever left out.
+are padded with copies of their first example that get weight zero (on a GPU by the program itself: what was there
+before is never read), larger ones go through in several rounds. Nothing is ever left out.
 """
 
 from __future__ import annotations
@@ -160,16 +160,17 @@ def _build(task: Task, weigh: Weights, memory: Memory, compile: bool) -> Program
     inputs = [x for x in batch if isinstance(x, Tensor)]
 
     def whole(size: Tensor, limits: Tensor, *tensors: Tensor) -> list[Tensor]:
+        number = torch.arange(capacity, device=size.device)
+        absent = (number >= size) & (size > 0)  # a zero says that someone is there who doesn't count
         rest = iter(tensors)
-        full = [next(rest) if flag else x for flag, x in zip(is_tensor, batch, strict=True)]
+        full = [_without(absent, next(rest)) if flag else x for flag, x in zip(is_tensor, batch, strict=True)]
         found = ghost.prepare(replace(task, batch=full), memory)
         if any(note.startswith("parameter ") for note in found.notes):
             raise NotCapturable("some parameters take a slower path")
         if not found.settled:
             raise NotCapturable("examples may change places, in another way with other data")
         with torch.no_grad():
-            real = torch.arange(capacity, device=found.norms.device) < size
-            weights = torch.where(real[:, None], weigh.rule(found.norms, limits), 0.0)
+            weights = torch.where((number < size)[:, None], weigh.rule(found.norms, limits), 0.0)
             sums = ghost.finish(task, found.factors, weights)
             return [found.norms, found.values, ~found.norms.isfinite().all(), *sums]
 
@@ -262,11 +263,7 @@ def _graph(
     def replay(tensors: Sequence[Tensor], counted: int | Tensor, limits: Sequence[float]) -> list[Tensor]:
         size = len(tensors[0])
         for held, new in zip(static, tensors, strict=True):
-            if size == len(held):
-                held.copy_(new)
-            else:
-                held[:size].copy_(new)
-                held[size:].copy_(new[:1])
+            (held if size == len(held) else held[:size]).copy_(new)
         if isinstance(counted, Tensor):
             told[0] = None
             size_now.copy_(counted)
@@ -280,6 +277,11 @@ def _graph(
         return outputs
 
     return replay, own
+
+
+def _without(absent: Tensor, x: Tensor) -> Tensor:
+    """Copies of the first example in the places where there is none."""
+    return torch.where(absent.view(-1, *[1] * (x.dim() - 1)), x[:1], x)
 
 
 def _padded(x: Tensor, capacity: int) -> Tensor:
