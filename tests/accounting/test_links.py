@@ -17,7 +17,7 @@ from hush.accounting.answers import log_delta_curve
 from hush.accounting.cells import rough_look
 from hush.accounting.closed import gaussian_curve
 from hush.accounting.kinds import directions
-from hush.accounting.losses import GaussianPair, Pair, Poisson, Uniform
+from hush.accounting.losses import Atoms, Enclosed, GaussianPair, Pair, Poisson, Uniform
 
 RUNS: list[tuple[Mechanism, int, float]] = [
     (Gaussian(1.3).poisson(0.01) * 100, 2, 1e-5),
@@ -152,3 +152,95 @@ def test_groups_of_few_bounded_losses_are_narrow_near_the_largest() -> None:
         bounds = run.group(size).epsilon(delta)
         assert bounds.upper <= size * run.largest_loss * (1 + 1e-12)
         assert bounds.width <= 1e-3 * bounds.upper
+
+
+def least_of_three(run: Mechanism, epsilon: float) -> float:
+    """log delta of a group of three: the least over a grid of all splits, from a spline of the certified curve."""
+    places = np.geomspace(1e-2, 1.0, 120) * epsilon
+    logs = np.concatenate([np.mean(log_delta_curve(run, part), axis=0) for part in np.array_split(places, 30)])
+    log_delta = CubicSpline(places, logs)
+    low, high = np.full(2, 0.02 * epsilon), np.full(2, 0.6 * epsilon)
+    for _ in range(3):
+        second, third = np.meshgrid(*(np.linspace(a, b, 300) for a, b in zip(low, high, strict=True)))
+        first = np.maximum(epsilon - second - third, places[0])
+        sums = np.logaddexp(
+            log_delta(first) + second + third, np.logaddexp(log_delta(second) + third, log_delta(third))
+        )
+        sums = np.where(first + second + third > epsilon * (1 + 1e-12), np.inf, sums)
+        best = np.unravel_index(np.argmin(sums), sums.shape)
+        middle, reach = np.array([second[best], third[best]]), (high - low) / 50
+        low, high = np.maximum(middle - reach, 0.01 * epsilon), middle + reach
+    return float(sums.min())
+
+
+@pytest.mark.parametrize(
+    ("run", "delta"),
+    [(Gaussian(0.550707).poisson(0.256868) * 481, 6.7e-23), (Gaussian(0.643205).poisson(0.151518) * 15, 1.4e-3)],
+)
+def test_links_far_apart_are_those_of_the_best_split(run: Mechanism, delta: float) -> None:
+    """Their deltas have no scale in common: the first was [1472, 2664]."""
+    bounds = run.group(3).epsilon(delta)
+    assert bounds.width <= 1e-3 * bounds.upper
+    assert least_of_three(run, bounds.lower) >= math.log(delta) - 1e-3
+    assert least_of_three(run, bounds.upper) <= math.log(delta) + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("run", "size", "delta"),
+    [
+        (Laplace(0.609631).poisson(0.492473) * 12, 5, 1.3e-27),
+        (Laplace(0.828675).poisson(0.00060329) * 28, 10, 1.3e-24),
+        (Laplace(2.20646).poisson(0.171609) * 29 + Laplace(4.41292) * 3, 7, 3.2e-10),
+        (Laplace(3.39425, REPLACE_ONE).uniform(266, of=10_000) * 26, 3, 6.7e-17),
+    ],
+)
+def test_links_at_the_largest_loss_agree_with_bands_of_the_whole_curve(run: Mechanism, size: int, delta: float) -> None:
+    """Another route to the same: both bands of a single record's curve, composed with themselves."""
+    group = run.group(size)
+    began = time.process_time()
+    bounds = group.epsilon(delta)
+    assert time.process_time() - began < BUSY * 0.3
+    assert bounds.width <= 1e-3 * bounds.upper
+    pair = group.pair()
+    assert isinstance(pair, Enclosed)
+    assert isinstance(pair.lower, Atoms)
+    assert isinstance(pair.upper, Atoms)
+    assert pair.lower.log_delta(np.array([bounds.upper]))[0] <= math.log(delta) + 1e-9
+    assert pair.upper.log_delta(np.array([bounds.lower]))[0] >= math.log(delta) - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("run", "size", "delta"),
+    [
+        (Laplace(0.694224).poisson(0.157871) * 216, 10, 6.3e-4),  # was [599, 888]
+        (Laplace(1.12477).poisson(0.372674) * 785, 5, 5.4e-10),  # deltas below e^-690
+        (Gaussian(0.597529).uniform(1147, of=10_000) * 1179, 5, 5.9e-7),  # was [293, 4985]
+        (Gaussian(0.569343).uniform(1477, of=10_000) * 150, 5, 5e-20),
+        (Gaussian(4.99721).uniform(154, of=10_000) * 27, 2, 1.7e-22),
+        (Gaussian(9.26278).uniform(1, of=10_000) * 110, 5, 1e-13),  # tails that count only once they are tilted
+    ],
+)
+def test_deep_links_are_narrow_and_keep_to_their_bounds(run: Mechanism, size: int, delta: float) -> None:
+    bounds = run.group(size).epsilon(delta)
+    assert bounds.width <= 1e-3 * bounds.upper < math.inf
+    assert bounds.lower >= run.epsilon(delta).lower
+
+
+def test_corners_between_points_far_apart_lie_below_the_curve() -> None:
+    """Against a curve that is known everywhere: N(0, 1) and N(mu, 1), at points up to 900 apart."""
+    curve = gaussian_curve(4.0)
+    places = np.array([3.0, 3.1, 3.2, 40.0, 40.1, 40.2, 700.0, 700.2, 700.4, 1600.0, 1600.3])
+    lower, upper = curve(places)
+    slopes, values = chains.lines_below(places, lower, upper, -math.inf)
+    levels = -np.linspace(5.0, 3000.0, 400)
+    dense = np.append(0.0, np.geomspace(1e-2, 1700.0, 40_000))
+    log_delta = curve(dense)[1]
+    below = np.array([np.logaddexp(values, level + slopes).min() for level in levels])
+    truth = np.array([np.logaddexp(log_delta, level + dense).min() for level in levels])
+    assert np.all(below <= truth + 1e-9)
+    near = [
+        k
+        for k, level in enumerate(levels)
+        if np.abs(dense[np.logaddexp(log_delta, level + dense).argmin()] - places).min() < 0.1
+    ]
+    assert np.all(below[near] >= truth[near] - 0.05)

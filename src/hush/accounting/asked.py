@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting import contour, heavy, jumps, scattered
+from hush.accounting.bounded import largest_total, near_top
 from hush.accounting.cells import Rough, Steps, rough_look
 from hush.accounting.crossing import Curve
 from hush.accounting.losses import Array
@@ -27,6 +28,7 @@ Places = NDArray[np.intp]
 _LINES = 40  # that are set up for one question
 _DEEP = 200.0  # a log delta below minus that is known no less well
 _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
+_SAME = 0.003  # where a new one would say the same
 _REACH = 0.6  # and where a line that is kept may be sharp
 
 
@@ -39,18 +41,29 @@ class Maker(Protocol):
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
         """Upper bounds on log delta that cost little, good near epsilon."""
 
+    def least(self, epsilons: Array) -> Array:
+        """Lower bounds on log delta that cost next to nothing."""
+
+    @property
+    def largest(self) -> float:
+        """From here on delta is 0."""
+
 
 @dataclass
 class Whole:
     """A curve that is sharp everywhere."""
 
     known: Curve
+    largest: float = math.inf
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         return self.known
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
         return np.zeros(epsilons.shape)
+
+    def least(self, epsilons: Array) -> Array:
+        return np.full(epsilons.shape, -np.inf)
 
 
 @dataclass
@@ -65,6 +78,18 @@ class Binned:
     @cached_property
     def task(self) -> scattered.Task:
         return scattered.Task.of(self.steps)
+
+    @cached_property
+    def largest(self) -> float:
+        return largest_total(self.steps)
+
+    @cached_property
+    def _near_top(self) -> tuple[float, float]:
+        return near_top(self.steps)
+
+    def least(self, epsilons: Array) -> Array:
+        log_mass, total = self._near_top
+        return np.asarray(log_mass + np.log(np.maximum(-np.expm1(np.minimum(epsilons - total, 0.0)), 0.0)) - 1e-12)
 
     @cached_property
     def look(self) -> Rough | None:
@@ -97,6 +122,7 @@ class Sampled:
     binned: Binned
     smooth: bool = True
     before: jumps.Jumps | None = None
+    largest: float = math.inf
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
@@ -110,6 +136,9 @@ class Sampled:
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
         return chernoff_curve(self.composition, self.direction, epsilons)
+
+    def least(self, epsilons: Array) -> Array:
+        return np.full(epsilons.shape, -np.inf)
 
     def _line(self, epsilon: float) -> Curve | None:
         steps, gaussian = self.composition.steps, self.composition.gaussian
@@ -138,12 +167,28 @@ class Sampled:
         return None if best is None or not narrowest < 0.3 else best.log_delta
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A line that was set up: where, for which log delta, how sharp it was to be."""
+
+    at: float
+    size: float
+    tolerance: float
+    curve: Curve
+
+    def knows(self, at: float, size: float, tolerance: float, largest: float) -> bool:
+        """Whether another one, set up there, would hardly say more."""
+        close = abs(at - self.at) <= _SAME * min(self.at, 10 * abs(largest - self.at))
+        close &= abs(size - self.size) <= 1 + _SAME * abs(self.size)
+        return close and self.tolerance <= 1.01 * tolerance
+
+
 @dataclass
 class Asked:
     """The larger of all directions."""
 
     makers: Sequence[Maker]
-    kept: list[list[tuple[float, Curve]]] = field(default_factory=list)
+    kept: list[list[Kept]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.kept = [[] for _ in self.makers]
@@ -163,13 +208,14 @@ class Asked:
     def _one(
         self,
         maker: Maker,
-        kept: list[tuple[float, Curve]],
+        kept: list[Kept],
         epsilons: Array,
         sizes: Array,
         enough: Array,
         tolerance: float,
     ) -> tuple[Array, Array]:
-        lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
+        lower, upper = maker.least(epsilons), np.zeros(epsilons.shape)
+        upper[epsilons >= maker.largest] = -np.inf
         tried = np.zeros(epsilons.shape, dtype=bool)
 
         def ask(curve: Curve, where: Places) -> None:
@@ -181,15 +227,16 @@ class Asked:
             wide = ~(upper - lower <= tolerance * np.clip(-upper, 1.0, _DEEP)) & (upper > enough)
             return np.flatnonzero(wide & ~tried)
 
-        for at, curve in reversed(kept):
+        for line in reversed(kept):
             where = waiting()
-            ask(curve, where[np.abs(epsilons[where] - at) <= _REACH * max(at, 1e-3)])
+            ask(line.curve, where[np.abs(epsilons[where] - line.at) <= _REACH * max(line.at, 1e-3)])
         for _ in range(_LINES):
             left = waiting()
             if left.size == 0:
                 break
             first = epsilons[left[0]]
-            close = left[epsilons[left] <= first * (1 + _CLOSE) + 1e-12]
+            reach = min(first * _CLOSE + 1e-12, 0.5 * max(maker.largest - first, 0.0))  # curves bend near the end
+            close = left[epsilons[left] <= first + reach]
             middle = close[close.size // 2]
             at = float(epsilons[middle])
             tried[close] = True
@@ -198,9 +245,11 @@ class Asked:
                 if np.all(upper[close] <= enough[close]):
                     continue
             size = float(sizes[middle])
+            if any(line.knows(at, size, tolerance, maker.largest) for line in kept):
+                continue  # it would be no sharper
             made = maker.curve(at, size, 0.7 * tolerance * share(size) / max(1.0, -size))
             if made is not None:
-                kept.append((at, made))
+                kept.append(Kept(at, size, tolerance, made))
                 ask(made, left[epsilons[left] <= first * (1 + _REACH) + 1e-3])
         return lower, upper
 

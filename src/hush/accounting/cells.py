@@ -28,6 +28,8 @@ _FLAT = 0.1  # of its steepest order, or of 1/epsilon: less, and averages that a
 _DIGITS = 18.0  # of the contour integral, to base e
 _SLACK = 3.0  # log of how far the line's bound may exceed the best
 _RARE = -22.0  # log of the share of delta that losses below the first bin may have
+_NEVER = -36.0  # and those above the last one, where floating-point numbers can tell
+_SHALLOW = -600.0  # log of such a delta
 _BINS = 25_000  # at most, of all kinds together
 _LONG = 50_000_000  # steps
 _FEW = 0.1  # large losses expected: with more of them they aren't one at a time
@@ -241,7 +243,9 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
     survey = rough.survey
     nodes = survey.nodes
     top = rough.top(aim.epsilon)
-    low = survey.quantiles(aim.log_delta + _RARE)[0]
+    low, high = survey.quantiles(aim.log_delta + _RARE)[0], float(rough.ends[top])
+    if aim.log_delta > _SHALLOW:  # what is so rare may as well be infinite: tilted, it would count
+        high = min(high, survey.quantiles(aim.log_delta + _NEVER)[1])
     gaps = np.gradient(nodes)
     weights = [np.zeros(nodes.size) for _ in survey.steps]
     bulk_mean = bulk_variance = 0.0
@@ -271,7 +275,7 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
     for kind, (row, count) in enumerate(zip(survey.masses, survey.counts, strict=True)):
         single = np.where(nodes > rough.ends[0], count * row * bump, 0.0)
         weights[kind] += np.minimum(single * math.exp(min(-aim.log_delta, 600.0)), 1e12)
-    inside = (nodes > low) & (nodes < rough.ends[top])
+    inside = (nodes > low) & (nodes < high)
     roots = [np.where(inside, np.cbrt(weight / gaps), 0.0) for weight in weights]
     total = sum(float(root @ gaps) for root in roots)
     factor = min(math.sqrt(total / (8 * change)), _BINS / max(total, 1e-300))
@@ -283,7 +287,7 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
         number = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(nodes)))
         levels = np.arange(1, math.floor(number[-1])) + 0.5
         places = np.interp(levels, number, nodes)
-        ends = [max(low, nodes[0]), rough.ends[top]]
+        ends = [max(low, nodes[0]), high]
         atoms = np.asarray(pair.atoms)
         margin = 1e-10 * np.maximum(np.abs(atoms), rough.ends[0])
         places = np.concatenate([places, atoms - margin, atoms + margin])

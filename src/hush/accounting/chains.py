@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hush.accounting.asked import share
 from hush.accounting.crossing import EPSILON_LIMIT
@@ -29,9 +30,17 @@ Oracle = Callable[[Array, Array, float], tuple[Array, Array]]
 row says, to about so much of it, or of 1."""
 
 _ROUNDS = 5
+_GLANCES = 2
+_GLANCE = 2e-3  # of log delta, at a glance
+_APART = 0.05  # logs of epsilons where it is had
+_MOVED = 0.005  # of epsilon: links that moved no more are where they belong
 _SHARP = 1e-4  # of log delta, at first
 _LEVELS = np.append(np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 64.0, 15))  # that are tried, beside the model's
 _BESIDE = 2.5  # widths on either side of a link where points are asked
+_TOWARDS = 2.0 ** np.arange(7, -1, -1)
+_CLOSE = 0.05  # to the largest loss, as a share of the tolerance: closer is as good as there
+_TOLD = 0.5  # a log delta known that well corrects a model
+_NEIGHBOURS = 4  # on either side, that a point is compared with
 _MOST = 1500  # points asked in all
 LONGEST = 1000
 """Links that are followed one by one."""
@@ -75,11 +84,13 @@ def _margin(size: int, logs: float) -> float:
 class Chain:
     """The single record's curve at some points, and a model of it in between."""
 
-    def __init__(self, oracle: Oracle, rough: Model, size: int, log_least: float) -> None:
-        self.oracle, self.rough, self.size, self.log_least = oracle, rough, size, log_least
+    def __init__(self, oracle: Oracle, rough: Model, size: int, log_least: float, largest: float = math.inf) -> None:
+        self.oracle, self.rough, self.size, self.log_least, self.largest = oracle, rough, size, log_least, largest
         self.epsilons, self.lower, self.upper = np.empty(0), np.empty(0), np.empty(0)
         self.model = rough
-        self.places = np.empty(0)
+        self.places: Array = np.empty(0)
+        self.ends: Array = np.empty(0)
+        self.glanced: Array = np.empty(0)
         self.sharpness = _SHARP
 
     def ask(self, points: Array) -> None:
@@ -92,19 +103,44 @@ class Chain:
         self.epsilons = np.append(self.epsilons, new)[order]
         # delta falls with epsilon: each bound holds on one side of its point
         self.lower = np.maximum.accumulate(np.append(self.lower, lower)[order][::-1])[::-1]
-        self.upper = np.minimum.accumulate(np.append(self.upper, upper)[order])
+        self.upper = self._below_chords(np.minimum.accumulate(np.append(self.upper, upper)[order]))
         self.model = self._corrected()
+
+    def _below_chords(self, upper: Array) -> Array:
+        """delta is convex in e^eps and 0 at the largest loss: it lies below the chords that end there."""
+        if not math.isfinite(self.largest):
+            return upper
+        left = np.log(-np.expm1(np.minimum(self.epsilons - self.largest, 0.0)))
+        near = self.epsilons > self.largest * (1 - 1e-6)  # where the distance has few digits
+        chords = np.minimum.accumulate(np.where(near, math.inf, upper - left)) + left + 1e-9
+        return np.where(near, upper, np.fmin(upper, chords))
 
     def _corrected(self) -> Model:
         """The rough model, moved to what is known."""
-        known = np.isfinite(self.lower) & (self.epsilons > 0) & np.isin(self.epsilons, self.places)
+        gaps = np.abs(np.log(np.divide.outer(self.glanced, np.maximum(self.places, 1e-300))))
+        glanced = self.glanced[gaps.min(axis=1, initial=math.inf) > _APART]
+        told = np.isin(self.epsilons, np.append(self.places, glanced))
+        known = np.isfinite(self.lower) & (self.epsilons > 0) & told
         if not known.any():
             return self.rough
+        gaps = (self.upper - self.lower)[known]
+        known[known] = gaps <= max(4 * float(gaps.min()), _TOLD)
         at, logs = self.epsilons[known], 0.5 * (self.lower + self.upper)[known]
         ratio = (logs - 1) / (self.rough.at(at) - 1)
         places = np.union1d(self.rough.epsilons, at)
         moved = 1 + (self.rough.at(places) - 1) * np.interp(np.log(np.maximum(places, 1e-12)), np.log(at), ratio)
         return Model(places, np.minimum.accumulate(np.minimum(moved, -1e-12)))
+
+    def glance(self, links: Links) -> None:
+        """Ask for the links themselves, roughly: so that a closer look is had where they are."""
+        at = np.unique(np.abs(links.slopes))
+        at = at[(at > 0) & (at < self.largest)]
+        # what is close together would say nothing of a slope
+        first = np.unique(np.floor(np.log(at) / _APART), return_index=True)[1]
+        self.glanced = at = at[first]
+        sharpness, self.sharpness = self.sharpness, _GLANCE
+        self.ask(at)
+        self.sharpness = sharpness
 
     def look(self, links: Links, tolerance: float, *, for_delta: bool = False) -> None:
         """Ask for some points around each link, as far apart as the width asked for, of epsilon or log delta, allows.
@@ -112,7 +148,15 @@ class Chain:
         Bounds between points h apart are off by 3/8 c h^2 of g, where delta falls like e^{-c e}.  With the group's own
         c that is 1 + c times as much of its delta, and (1 + c)/c times as much in epsilon.
         """
-        at = np.unique(np.abs(links.slopes))
+        at = np.abs(links.slopes)
+        at = np.unique(np.where(at > self.largest * (1 - _CLOSE * tolerance), self.largest, at))
+        # the last of their chords ends near the largest loss
+        ends: Array = np.asarray(self.largest * (1 - _CLOSE * tolerance * _TOWARDS), dtype=np.float64)
+        self.ends = ends = ends if at[-1] == self.largest else ends[:0]
+        at = at[at < self.largest]
+        if at.size == 0:
+            self._look_at(ends)
+            return
         falls = (self.model.at(at * (1 - 1e-3)) - self.model.at(at * (1 + 1e-3))) / np.maximum(2e-3 * at, 1e-300)
         falls = np.maximum(falls, 1e-9)
         steep = math.exp(min(links.epsilon + links.level - links.log_delta, 50.0))
@@ -120,6 +164,7 @@ class Chain:
         if for_delta:
             wanted = max(1.0, -links.log_delta) / (1 + steep)
         unsure = self.sharpness * np.array([share(float(size)) for size in self.model.at(at)])
+        unsure = np.maximum(unsure, self._seen(at))
         square = np.maximum(0.25 * tolerance * wanted / self.size, 4 * unsure / (1 + falls)) / falls
         width = np.minimum(np.sqrt(square), 0.1 * at + 1e-7)
         points: list[Array] = []
@@ -131,17 +176,31 @@ class Chain:
             count = min(math.ceil((end - begin) / float(width[first : last + 1].min())), _MOST // at.size + 8)
             points.append(np.linspace(max(begin, 0.0), end, count + 1))
             first = last + 1
-        new = np.unique(np.concatenate(points))
+        new = np.unique(np.concatenate([*points, ends]))
+        new = new[new < self.largest * (1 - 0.9 * _CLOSE * tolerance)] if math.isfinite(self.largest) else new
         # chords between points too close together would say little: others nearby are left out
         apart = np.abs(np.subtract.outer(self.places, new)).min(axis=1, initial=math.inf)
-        self.places = np.union1d(self.places[apart > np.max(width)], new)
+        self.places = self.places[apart > np.max(width)]
+        self._look_at(new)
+
+    def _seen(self, at: Array) -> Array:
+        """How well log delta is known nearby: no better than it is, points close together say nothing of a slope."""
+        gaps = self.upper - self.lower
+        known = np.isfinite(gaps)
+        if not known.any():
+            return np.zeros(at.shape)
+        nearest = np.abs(np.subtract.outer(at, self.epsilons[known])).argmin(axis=1)
+        near = np.abs(self.epsilons[known][nearest] - at) <= 0.02 * at
+        return np.where(near, 0.5 * gaps[known][nearest], 0.0)
+
+    def _look_at(self, new: Array) -> None:
+        self.places = np.union1d(self.places, new)
         self.ask(new)
 
     def lines(self) -> tuple[Array, Array]:
         """Lines below g from end to end: their mirror images belong to the other side of the diagonal."""
         at = np.searchsorted(self.epsilons, self.places)
-        gaps = np.nan_to_num(self.upper[at] - self.lower[at], nan=math.inf)
-        sharp = gaps <= 4 * np.median(gaps) + 1e-9  # any points will do, and those that say little spoil the chords
+        sharp = _sharp(np.nan_to_num(self.upper[at] - self.lower[at], nan=math.inf)) | np.isin(self.places, self.ends)
         at, places = at[sharp], self.places[sharp]
         lower, upper = self.lower[at], self.upper[at]
         slopes, values = lines_below(places, lower, upper, self.log_least)
@@ -184,6 +243,16 @@ class Chain:
         return float(np.nanmax(found, initial=-math.inf))
 
 
+def _sharp(gaps: Array) -> NDArray[np.bool_]:
+    """Which points to draw lines through: any will do, and those that say less than their neighbours spoil the chords.
+
+    (Beside their neighbours, not beside all: where a deep link is known less well than the rest it is needed as well.)
+    """
+    around = np.pad(gaps, _NEIGHBOURS, constant_values=math.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(around, 2 * _NEIGHBOURS + 1)
+    return np.asarray(gaps <= 4 * np.nanmedian(windows, axis=1) + 1e-9)
+
+
 def _extended_to_zero(places: Array, lower: Array, upper: Array) -> float:
     """log of what delta(0) is at least: delta is convex in e^eps, hence above its first chord on the left of it."""
     low = float(lower[0])
@@ -197,12 +266,23 @@ def _extended_to_zero(places: Array, lower: Array, upper: Array) -> float:
 
 @np.errstate(all="ignore")
 def epsilon(
-    oracle: Oracle, rough: Model, size: int, log_least: float, log_delta: float, tolerance: float
+    oracle: Oracle,
+    rough: Model,
+    size: int,
+    log_least: float,
+    log_delta: float,
+    tolerance: float,
+    largest: float = math.inf,
 ) -> tuple[float, float]:
-    """Certified bounds on the group's epsilon."""
-    chain = Chain(oracle, rough, size, log_least)
+    """Certified bounds on the group's epsilon, where a single record's delta is 0 from `largest` on."""
+    chain = Chain(oracle, rough, size, log_least, largest)
     low, high = 0.0, math.inf
     links = chain.model.links(size, log_delta=log_delta)
+    for _ in range(_GLANCES):
+        chain.glance(links)
+        before, links = links, chain.model.links(size, log_delta=log_delta)
+        if abs(links.epsilon - before.epsilon) < _MOVED * links.epsilon:
+            break
     for k in range(_ROUNDS):
         chain.look(links, tolerance)
         links = chain.model.links(size, log_delta=log_delta)
@@ -214,23 +294,25 @@ def epsilon(
             if chain.log_delta_below(last.level, EPSILON_LIMIT) > log_delta:
                 return EPSILON_LIMIT, math.inf
         low = max(low, chain.epsilon_below(links, log_delta))
-        high = min(high, _above(chain, links, log_delta))
+        high = min(high, _above(chain, links, log_delta, tolerance))
         if high - low <= max(tolerance * high, 1e-12) < math.inf or chain.epsilons.size > _MOST:
             break
         chain.sharpness /= 3 if high < 1.03 * low or k > 1 else 1  # the links are where they should be
     return min(low, high), high
 
 
-def _above(chain: Chain, links: Links, log_delta: float) -> float:
+def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> float:
     """An epsilon that is seen to be large enough."""
     wanted = log_delta
+    steep = math.exp(min(links.epsilon + links.level - links.log_delta, 50.0))
+    slack = 0.02 * tolerance * links.epsilon * steep + 1e-9
     for _ in range(4):
         over = chain.split(links.slopes) - log_delta
         if over <= 0:
             return max(links.epsilon + _sum_doubt(links.slopes), 0.0)
         if not math.isfinite(over):
             break
-        wanted -= 1.02 * over + 1e-9
+        wanted -= 1.02 * over + slack
         links = chain.model.links(chain.size, log_delta=wanted)
     return math.inf
 
@@ -253,12 +335,23 @@ def _sum_doubt(slopes: Array) -> float:
 
 @np.errstate(all="ignore")
 def log_delta(
-    oracle: Oracle, rough: Model, size: int, log_least: float, at: float, tolerance: float
+    oracle: Oracle,
+    rough: Model,
+    size: int,
+    log_least: float,
+    at: float,
+    tolerance: float,
+    largest: float = math.inf,
 ) -> tuple[float, float]:
     """Certified bounds on log delta of the group at one epsilon."""
-    chain = Chain(oracle, rough, size, log_least)
+    chain = Chain(oracle, rough, size, log_least, largest)
     low, high = -math.inf, 0.0
     links = chain.model.links(size, epsilon=at)
+    for _ in range(_GLANCES):
+        chain.glance(links)
+        before, links = links, chain.model.links(size, epsilon=at)
+        if abs(links.log_delta - before.log_delta) < 0.3:
+            break
     for _ in range(_ROUNDS):
         chain.look(links, tolerance, for_delta=True)
         links = chain.model.links(size, epsilon=at)

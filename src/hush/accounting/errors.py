@@ -31,6 +31,7 @@ Array = NDArray[np.float64]
 _ULPS = 1e-15  # more than what a few operations lose
 _POINTS = 1.6e-15  # how far off a corner between extended chords may be
 _CORNERS = 8e-16  # how far off the powers at the corners of a curve may be
+_FAR = 40.0  # logs of neighbouring points whose deltas are told apart by their logarithms
 _LAST_PLACES = 4e-16  # what an intercept, a product, a sum and 1 less it lose together, all below 1
 
 
@@ -123,15 +124,19 @@ def corner(epsilons: Array, lower: Array, upper: Array, j: int) -> tuple[float, 
     """
     at, there = float(epsilons[j]), float(lower[j + 1])
     scale, length = float(upper[j]), float(epsilons[j + 1]) - at
-    if not math.isfinite(scale) or lower[j] == -math.inf or length > 600:
+    if not math.isfinite(scale) or lower[j] == -math.inf:
         return at, there
-    length = math.expm1(length)
-    low, high = (math.exp(float(log) - scale) for log in (lower[j], there))
+    low = math.exp(float(lower[j]) - scale)
     # each number on the safe side: the chord before falls faster, the one after more slowly
-    fall, rise = math.inf, 0.0
+    fall = math.inf
     if j > 0 and upper[j - 1] - scale < 600:
         before = math.exp(float(upper[j - 1]) - scale)
         fall = (before - low + _ULPS * (before + low)) / -math.expm1(float(epsilons[j - 1]) - at)
+    if length > _FAR:
+        after = _chord_after(epsilons, lower, upper, j)
+        return _far_corner(at, float(epsilons[j + 1]), there, (scale, low, fall), after)
+    length = math.expm1(length)
+    high, rise = math.exp(there - scale), 0.0
     if j + 2 < epsilons.size and epsilons[j + 2] - at < 600:
         after = math.exp(float(upper[j + 2]) - scale)
         rise = max(high - after - _ULPS * (high + after), 0.0) / (math.expm1(float(epsilons[j + 2]) - at) - length)
@@ -140,7 +145,27 @@ def corner(epsilons: Array, lower: Array, upper: Array, j: int) -> tuple[float, 
     t = min(gap / (fall - rise) * (1 - _ULPS), length) if gap > 0 and fall > rise else 0.0
     value = (high + rise * (length - t)) * (1 - _ULPS)
     value = min(value, low) if t == 0 else value
-    return at + math.log1p(t), scale + math.log(value) - 1e-15 if value > 0 else -math.inf
+    # what is too small beside the left end is no less than at the right end
+    return at + math.log1p(t), max(scale + math.log(value) - 1e-15 if value > 0 else -math.inf, there)
+
+
+def _chord_after(epsilons: Array, lower: Array, upper: Array, j: int) -> float:
+    """How much the chord after a cell rises from its right end to y = 0, as a part of what delta is there, at least."""
+    if j + 2 >= epsilons.size or not math.isfinite(lower[j + 1]):
+        return 0.0
+    falls = -math.expm1(min(float(upper[j + 2]) - float(lower[j + 1]) + 2 * _ULPS, 0.0))
+    return falls / math.expm1(min(float(epsilons[j + 2] - epsilons[j + 1]), 600.0)) * (1 - 4 * _ULPS)
+
+
+def _far_corner(
+    at: float, end: float, there: float, before: tuple[float, float, float], rise: float
+) -> tuple[float, float]:
+    """The same in a cell so long that its ends have no scale in common: the chord after in parts of its own end."""
+    scale, low, fall = before
+    gap = low * (1 - _ULPS) - math.exp(min(there + math.log1p(rise) - scale, 0.0)) * (1 + _ULPS)
+    t = min(gap / fall * (1 - _ULPS), math.expm1(_FAR)) if gap > 0 else 0.0
+    value = there + math.log1p(rise * -math.expm1(at + math.log1p(t) - end + 1e-12)) - 1e-15 * (1 + abs(there))
+    return at + math.log1p(t), max(min(value, scale + math.log(low)) if t == 0 and low > 0 else value, there)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hush.accounting import chains, scattered
+from hush.accounting import bounded, chains, scattered, single
 from hush.accounting.asked import Asked, Binned, Maker, Sampled, Whole
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.groups import Group
@@ -28,12 +28,16 @@ _PLACES = np.geomspace(1e-6, 1e4, 300)
 
 def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on epsilon, from the single record's curve where it matters."""
-    return chains.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance)
+    return chains.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, _largest(group))
 
 
 def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on log delta at one epsilon."""
-    return chains.log_delta(*_asked(group, epsilon=epsilon), epsilon, tolerance)
+    return chains.log_delta(*_asked(group, epsilon=epsilon), epsilon, tolerance, _largest(group))
+
+
+def _largest(group: Group) -> float:
+    return max(bounded.largest_total(steps) for steps in directions(group.inner))
 
 
 def fits(group: Group) -> bool:
@@ -57,7 +61,10 @@ def _makers(group: Group) -> list[Maker]:
 
     parts, steps = group.inner.parts(), directions(group.inner)
     if len(parts) == 1 and parts[0][1] == 1:
-        return [Whole(partial(log_delta_curve, group.inner))]
+        curves = [single.curve(some[0][0]) for some in steps]
+        if any(curve is None for curve in curves):
+            return [Whole(partial(log_delta_curve, group.inner))]
+        return [Whole(curve) for curve in curves if curve is not None]
     sums = [scattered.listed(some) for some in steps]
     known = [Whole(curve) for curve in sums if curve is not None]
     if len(known) == len(sums):
@@ -73,9 +80,17 @@ def _makers(group: Group) -> list[Maker]:
 def _rough(group: Group, makers: list[Maker], log_delta: float | None, epsilon: float) -> Model:
     """About log delta of a single record, in the first direction: closely where the group's chain will be."""
     first = makers[0]
+    by_saddles = bounded.model(directions(group.inner))
     if isinstance(first, Whole):
-        lower, upper = first.known(np.append(0.0, _PLACES))
-        return _model(_PLACES, np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)[1:])
+        places = _PLACES if by_saddles is None else by_saddles.epsilons[1:]
+        curves = [maker.known(np.append(0.0, places)) for maker in makers if isinstance(maker, Whole)]
+        lower, upper = np.max([low for low, _ in curves], axis=0), np.max([high for _, high in curves], axis=0)
+        logs = np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)
+        if by_saddles is not None:
+            return Model(by_saddles.epsilons, np.minimum.accumulate(np.clip(logs, bounded.NOTHING, -1e-12)))
+        return _model(places, logs[1:])
+    if by_saddles is not None:
+        return by_saddles
     bins = first.binned if isinstance(first, Sampled) else first
     assert isinstance(bins, Binned)
     sizes = bins.rough(_COARSE)

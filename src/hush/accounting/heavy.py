@@ -33,6 +33,7 @@ _UNIT = 2.0**-50
 _NOTHING = -16.0  # log of the share of delta that isn't worth a line
 _TERMS = 600_000_000  # products of a point and a node in one answer
 _SEARCH = 1000  # what finding a root on a line costs for each node, in such products
+_DEEP = -100.0  # log of a delta whose lines must be drawn where they belong
 _SURE = 34.0  # paths with a chance of exp(-34) of delta may lose any digits
 
 
@@ -119,6 +120,8 @@ def _curve(side: Side, rough: Rough, aim: Aim, change: float, terms: int) -> tup
         paths = bracket(side.laws, low, high)
         if paths is None:
             continue
+        if aim.log_delta < _DEEP:
+            c = _refined(paths, c, aim.epsilon)
         bound = float(log_bound(paths, c, np.array([aim.epsilon]))[0])
         if bound < aim.log_delta + math.log(change) + _NOTHING / 4 or share < 1e-12:
             small.append((paths, c))
@@ -147,6 +150,15 @@ def _curve(side: Side, rough: Rough, aim: Aim, change: float, terms: int) -> tup
     return Curve(
         side, tuple(lines), tuple(small), top, float(log_q) + 1e-9 + 1e-12 * steps, side.doubt(aim.log_delta), sure
     ), terms if starved else cost
+
+
+def _refined(paths: Bracket, order: float, epsilon: float) -> float:
+    """Where Chernoff's bound is least: of deep deltas it is sharp only there, and the rough look's orders are few."""
+    for reach in (1.3, 1.03):
+        orders = order * np.geomspace(1 / reach, reach, 25)
+        bounds = paths.log_mgf(orders) + log_peak(orders) - orders * epsilon
+        order = float(orders[int(np.nanargmin(bounds))]) if np.isfinite(bounds).any() else order
+    return order
 
 
 def _sides(steps: Steps, edges: Sequence[Array]) -> tuple[Side, Side]:
@@ -262,11 +274,19 @@ def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
 
 @np.errstate(all="ignore")
 def curve_at(rough: Rough, epsilon: float, log_delta: float, tolerance: float) -> crossing.Curve:
-    """Certified bounds on log delta that are sharp near an epsilon where it is about that."""
-    aim = aim_at(rough, epsilon, min(log_delta, 0.0))
-    change = min(0.3 * tolerance * max(1.0, -log_delta), 0.1)
-    lower, upper, _ = _curves(rough.survey.steps, rough, aim, change, _TERMS // 4)
-    return partial(_both, lower, upper)
+    """Certified bounds on log delta that are sharp near an epsilon where it is about that.
+
+    The rough look takes deep deltas for larger than they are: then it is looked again.
+    """
+    for _ in range(8):
+        aim = aim_at(rough, epsilon, min(log_delta, 0.0))
+        change = min(0.3 * tolerance * max(1.0, -log_delta), 0.1)
+        below, above, _ = _curves(rough.survey.steps, rough, aim, change, _TERMS // 4)
+        low, high = (float(side(np.array([epsilon]))[0]) for side in (below, above))
+        if high - low < 1 or not high < log_delta - 2:
+            break
+        log_delta = high - 2  # smaller than it was taken for: good to a part of it, the lines say nothing
+    return partial(_both, below, above)
 
 
 @np.errstate(all="ignore")

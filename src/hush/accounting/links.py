@@ -19,6 +19,7 @@ import numpy as np
 
 from hush.accounting.losses import Array
 
+_CLIFF = 20.0  # as steep as that, beside what is before
 _LEVELS = 160  # chains that are followed at once
 
 
@@ -48,6 +49,9 @@ class Model:
     def levels(self) -> tuple[Array, Array, Array]:
         """Slopes in descending order, and logs of levels and powers that rise with them."""
         falls = np.maximum(-np.gradient(self.logs, self.epsilons), 1e-9)
+        steps = np.maximum(-np.diff(self.logs) / np.diff(self.epsilons), 1e-9)
+        # what falls off at the largest loss says nothing of the slope before it
+        falls[1:-1] = np.where(steps[1:] > _CLIFF * steps[:-1], steps[:-1], falls[1:-1])
         alpha = np.minimum(np.log(falls) + self.logs - self.epsilons, -math.log(2))
         alpha = np.maximum.accumulate(alpha[::-1])[
             ::-1

@@ -19,10 +19,11 @@ from scipy.special import gammaln
 
 from hush.accounting.doubts import doubts
 from hush.accounting.laws import UNDERFLOW, spread
-from hush.accounting.losses import Array, Atoms, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
 
 _BLOCK = 64
+_LOOSE = 4e-15  # of a largest loss: what sampling it loses
 
 
 class Scattered(Protocol):
@@ -239,6 +240,25 @@ def sampled_loss(inner: Array, rate: float) -> Array:
     return np.where(np.abs(change) < 0.5, near, np.logaddexp(math.log1p(-rate), math.log(rate) + inner))
 
 
+def loss_range(pair: Pair) -> tuple[float, float]:
+    """The least and the largest loss, to some units in their last places; infinite where no bound is known."""
+    if pair.infinite > 0 or pair.vanishing > 0:
+        return -math.inf, math.inf
+    if isinstance(pair, LaplacePair):
+        return -pair.mu, pair.mu
+    if isinstance(pair, Atoms):
+        return min(pair.losses), max(pair.losses)
+    if isinstance(pair, Enclosed):
+        return loss_range(pair.upper)
+    if isinstance(pair, Reversed):
+        low, high = loss_range(pair.pair)
+        return -high, -low
+    if isinstance(pair, Poisson | Uniform):
+        low, high = (float(end) for end in sampled_loss(np.array(loss_range(pair.inner)), pair.rate))
+        return (low, high) if isinstance(pair, Poisson) else (-high, high)
+    return -math.inf, math.inf
+
+
 def surely_infinite(laws: Sequence[tuple[Scattered, int]]) -> float:
     """The chance that some loss of a composition is infinite, which may be certain."""
     if any(law.infinite >= 1 for law, _ in laws):
@@ -291,7 +311,13 @@ def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     p, q = pair.masses(edges)
     unsure = doubts(pair, p, q, edges)
     masses, infinite = spread(*unsure.more(p, q), edges)
-    more = _points(edges, masses, max(infinite, pair.infinite) + UNDERFLOW, binned=True)
+    # masses too small for floating point: at the largest loss, or, where there is none, at an infinite one
+    last = int(np.searchsorted(edges, loss_range(pair)[1] * (1 + _LOOSE)))
+    if last < edges.size:
+        masses[last] += UNDERFLOW
+        more = _points(edges, masses, infinite, binned=True)
+    else:
+        more = _points(edges, masses, max(infinite, pair.infinite) + UNDERFLOW, binned=True)
     p, q = unsure.less(p, q)
     p[-1] = max(0.0, p[-1] - pair.infinite)
     known = (p > 0) & (q > UNDERFLOW)

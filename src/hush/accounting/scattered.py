@@ -212,7 +212,7 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
 
 
 def _curve_near(task: Task, c: float, epsilon: float, size: float, tolerance: float) -> Curve | None:
-    change = 0.25 * tolerance * max(1.0, c * epsilon)
+    change = 0.25 * tolerance * max(1.0, min(c * epsilon, -size))
     less, more = task.sides(epsilon, size, c, 2 * change / (c * (c + 1)))
     return _curve(less, more, c, epsilon, change, _TERMS)[0]
 
