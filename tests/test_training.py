@@ -724,7 +724,7 @@ def _compiled_run(engine: Engine) -> tuple[tuple[str, ...], Tensor]:
     plan = Plan(records=RECORDS, batch=20, steps=3, noise_multiplier=1.0)
     private = Private(model, sgd(model), plan, key=Key.from_seed(1), engine=engine)
     train(private, data())
-    return private.notes, weights(model)
+    return private.local.notes, weights(model)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
@@ -759,3 +759,41 @@ def test_autocast_that_begins_after_the_first_step_lowers_the_threshold_at_once(
         limits.append(private.local.limits[0])
     assert limits[0] > 1 - BFLOAT16
     assert max(limits[1:]) <= 1 - BFLOAT16
+
+
+class Unseen(torch.autograd.Function):
+    """A function that no rule knows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x[:, 0] * weight.sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        return None, (grad * x[:, 0]).sum() * torch.ones_like(weight)
+
+
+def test_the_report_says_nothing_that_one_record_could_have_brought_about() -> None:
+    """What took a slower way is for local eyes; one record out of bounds sends a parameter there."""
+    reports, notes = [], []
+    for outlier in (False, True):
+        model = make()
+        plan = Plan(records=RECORDS, batch=RECORDS, steps=1, noise_multiplier=1.0)
+        private = Private(model, sgd(model), plan, key=Key.from_seed(1))
+        x, y = data()
+        x[0, 0] = 100.0 if outlier else 0.0
+
+        def losses(x: Tensor, y: Tensor, model: Any = model) -> Tensor:
+            more = Unseen.apply(x, model[0].weight) if x.max() > 50 else 0.0
+            return F.cross_entropy(model(x), y, reduction="none") + more
+
+        for batch in private.batches((x, y)):
+            private.step(losses, *batch)
+        reports.append(private.report())
+        notes.append(private.local.notes)
+        assert private.local.report().startswith("LOCAL")
+    assert notes[0] != notes[1]
+    assert any("0.weight" in note for note in notes[1])
+    assert reports[0] == reports[1]

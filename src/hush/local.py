@@ -15,6 +15,12 @@ class Local:
     losses: Tensor = field(default_factory=lambda: torch.empty(0))
     norms: Tensor = field(default_factory=lambda: torch.empty(0, 1))
     limits: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+    """How sums were computed, in this step and those before: one record can bring a note about."""
+
+    def report(self) -> str:
+        """What the run met, in words."""
+        return "\n".join(["LOCAL, not for publication: a single record may be what a note is about.", *self.notes])
 
     @property
     def size(self) -> int:

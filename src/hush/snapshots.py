@@ -25,6 +25,7 @@ from hush.averaging import Average
 from hush.gradients import Engine
 from hush.keys import Key
 from hush.ledger import Ledger
+from hush.local import Local
 from hush.plan import Plan
 from hush.spending import Spending
 
@@ -64,7 +65,7 @@ def progress(private: Private) -> dict[str, Any]:
         "generators": _generators(),
         "threshold": private.threshold,
         "step": private.steps_done,
-        "notes": list(private.notes),
+        "notes": list(private.local.notes),
         "way": [private._memory.way, private._memory.reason],
     }
 
@@ -79,7 +80,7 @@ def restore(private: Private, state: dict[str, Any]) -> None:
         average.copy_(value)
     private.threshold = state["threshold"]
     private.steps_done = state["step"]
-    private.notes = tuple(state["notes"])
+    private.local = Local(notes=tuple(state["notes"]))
     private._memory.way, private._memory.reason = state.get("way", (0, ""))  # another way would round differently
     _set_generators(state["generators"])
 

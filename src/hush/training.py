@@ -28,29 +28,28 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from hush import averaging, noise
-from hush.arguments import capacity_of, check_optimiser, check_size, engine_at, engine_of, key_of, population_of
+from hush.arguments import capacity_of, check_optimiser, engine_at, engine_of, key_of, population_of
 from hush.averaging import Average
 from hush.batches import Batch
 from hush.batches import batches as drawn_batches
-from hush.buffers import Once
 from hush.clipping import votes
 from hush.gradients import ClippedSum, Engine, Loop, Memory, Projected, Vmap, clipped_sum, refuse
-from hush.gradients.check import named, refuse_memories
+from hush.gradients.check import named
 from hush.gradients.engines import Weights
 from hush.gradients.filling import cut
 from hush.keys import Key
 from hush.ledger import BudgetExceededError, Ledger, Spent
 from hush.local import Local
-from hush.optim import AdamBC
 from hush.plan import Plan
 from hush.precision import Watch, is_compiled, unit_roundoff
+from hush.prepared import Prepared
 from hush.randomness import Randomness
 from hush.rounding import BFLOAT16, FLOAT32, UNNOTICED, rounding_margin, summed_at_once
 from hush.sources import Collate, Items, source
 from hush.spending import Spending, open_ledger
+from hush.trained import Trained, of_each
 from hush.units import Draw, Records, Users
 
 
@@ -96,22 +95,16 @@ class Private:
         self.averages = averaging.start(list(model.parameters())) if average is not None else []
         self.threshold = plan.clip.start()
         self.local = Local()
-        self.notes: tuple[str, ...] = ()
         self.steps_done = 0
         """How many steps were drawn; the next one has this number."""
-        self._names: list[str] = []
-        self._parameters: list[nn.Parameter] = []
-        self._names, self._parameters = self._trained()
-        plan.stds(0, self._names, self.threshold)  # refuses parameters without a norm before anything is charged
-        self._memory = Memory(capacity=capacity_of(plan, self.microbatch, model, self._parameters))
+        self._trained = Trained(model, optimiser)
+        plan.stds(0, self._trained.names, self.threshold)  # refuses those without a norm before anything is charged
+        self._memory = Memory(capacity=capacity_of(plan, self.microbatch, model, self._trained.parameters))
         self._randomness = Randomness()
         self._busy = threading.Lock()
         self._said: tuple[str, ...] | None = None
-        self._flattened: tuple[Any, Any, Callable[..., Tensor]] | None = None
         self._watch = Watch(model)
-        self._checked = False
-        self._changing: list[Tensor] = []
-        self._last_once: Once | None = None
+        self._prepared = Prepared(model)
         self._pending: Batch | None = None
         self._reader: object = None
         self._draw_ahead: Callable[[], None] | None = None
@@ -206,32 +199,21 @@ class Private:
 
     def _step(self, losses: Callable[..., Tensor], batch: Sequence[Any]) -> None:
         drawn = self.in_hand()
-        if all(isinstance(part, Tensor) for part in batch):
-            leaves, on_leaves = list(batch), losses
-        else:
-            leaves, shape = tree_flatten(batch)
-            on_leaves = self._on_leaves(losses, shape)
-        check_size(leaves, len(drawn.draw))
-        self._drop_gradients()
-        if not self._checked and len(drawn.draw) > 1:
-            self._changing = refuse_memories(self.model, on_leaves, leaves)
-            self._checked = True
-        if self._changing:
-            on_leaves = self._once(on_leaves)
-            on_leaves.begin(leaves, len(drawn.draw))
+        on_leaves, leaves = self._prepared.ready(losses, batch, len(drawn.draw))
+        self._trained.drop_gradients()
         self._watch.look(on_leaves, leaves, len(drawn.draw), again=isinstance(self.engine, Loop | Vmap | Projected))
-        names, parameters = self._names, self._parameters = self._trained()
+        names, parameters = self._trained.look()
         plan, step = self.plan, drawn.step
         thresholds = plan.clip.thresholds(step, names, self.threshold)
         groups = plan.clip.groups(names)
         units = None if drawn.draw.units is None else torch.from_numpy(drawn.draw.units)
-        stds = _each(groups, plan.stds(step, names, self.threshold))
+        stds = of_each(groups, plan.stds(step, names, self.threshold))
         ready: list[Tensor] = []
 
         def meanwhile() -> None:
             if self._draw_ahead is not None:
                 self._draw_ahead()
-            if self._noise_ahead(parameters):
+            if self._noise_ahead():
                 shapes = [p.shape for p in parameters]
                 ready[:] = noise.gaussian(self.key, step, shapes, stds, parameters[0].device)
 
@@ -259,13 +241,10 @@ class Private:
 
         found = self._randomness.of_step(self.key, step, {p.device for p in parameters}, compute)
         self._pending = None  # from here on this step's noise is used up
-        if found.notes != self._said:  # mostly the same at every step
-            self._said = found.notes
-            self._say(*(named(note, names) for note in found.notes))
-            if "compiled" not in found.notes and is_compiled(self.model):
-                self._say("the model's compiled code was not used: it ran as written")
-        self.local = Local(found.losses, found.norms, limits())
-        self._release(step, parameters, stds, found.sums, ready)
+        self.local = Local(found.losses, found.norms, limits(), self._noted(found.notes, names))
+        own = isinstance(self.engine, Projected)  # its sums are nobody else's
+        noisy = noise.add(self.key, step, found.sums, stds, in_place=own, ready=ready)
+        self._trained.receive(noisy, stds, plan.normaliser)
         self._count(step, found.norms, thresholds)
         self.optimiser.step()
         self.follow(step)
@@ -286,7 +265,7 @@ class Private:
         """
         with self._alone():
             drawn = self.in_hand()
-            (std,) = self.plan.stds(drawn.step, self._names, self.threshold)
+            (std,) = self.plan.stds(drawn.step, self._trained.names, self.threshold)
             self._pending = None
             return noise.add(self.key, drawn.step, sums, [std] * len(sums))
 
@@ -297,37 +276,9 @@ class Private:
         if self.average is not None:
             self.average.update(self.averages, list(self.model.parameters()), step)
 
-    def _release(
-        self,
-        step: int,
-        parameters: Sequence[nn.Parameter],
-        stds: Sequence[float],
-        sums: Sequence[Tensor],
-        ready: list[Tensor],
-    ) -> None:
-        """Noise on the sums, the result over the normaliser into the parameters' `grad`."""
-        own = isinstance(self.engine, Projected)  # its sums are nobody else's
-        noisy = noise.add(self.key, step, sums, stds, in_place=own, ready=ready)
-        self._drop_gradients()
-        normaliser = self.plan.normaliser
-        torch._foreach_div_(noisy, normaliser)
-        for parameter, mean in zip(parameters, noisy, strict=True):
-            parameter.grad = mean if mean.dtype is parameter.dtype else mean.to(parameter.dtype)
-        if isinstance(self.optimiser, AdamBC):
-            spread = [(std / normaliser) ** 2 for std in stds]
-            self.optimiser.expect_noise(dict(zip(parameters, spread, strict=True)))
-
-    def _noise_ahead(self, parameters: Sequence[Tensor]) -> bool:
+    def _noise_ahead(self) -> bool:
         """Whether noise is drawn while a GPU still computes the sums: where that is possible and there is room."""
-        return not (self.key.secure or isinstance(self.engine, Projected)) and all(
-            p.is_cuda and p.device == parameters[0].device and p.dtype is not torch.float64 for p in parameters
-        )
-
-    def _drop_gradients(self) -> None:
-        """Nothing but noisy gradients ever reaches the optimiser, and those of the step before aren't kept for long."""
-        for group in self.optimiser.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+        return not (self.key.secure or isinstance(self.engine, Projected)) and self._trained.all_on_one_gpu()
 
     def _count(self, step: int, norms: Tensor, thresholds: Sequence[float]) -> None:
         """Released with the gradient: how many norms lie below the threshold, for a clipping that follows it."""
@@ -360,11 +311,11 @@ class Private:
             averaging.swap(self.averages, weights)
 
     def report(self) -> str:
-        """The plan, the source of randomness, what was spent, and what took a slower path, in words."""
+        """The plan, the source of randomness and what was spent, in words; `local.report()` has what steps met."""
         spent = f"Drawn: {self.steps_done:,} of {self.plan.steps:,} steps. Charged: {self.spent()}."
         if self.steps_done < self.plan.steps:
             spent += " If it stops here because of what was seen, quote the whole plan's promise."
-        return "\n".join([str(self.plan), self.key.report(), spent, *self.notes])
+        return "\n".join([str(self.plan), self.key.report(), spent])
 
     # Checkpoints
 
@@ -407,40 +358,15 @@ class Private:
         finally:
             self._busy.release()
 
-    def _say(self, *notes: str) -> None:
-        self.notes = tuple(dict.fromkeys((*self.notes, *notes)))
-
-    def _on_leaves(self, losses: Callable[..., Tensor], shape: Any) -> Callable[..., Tensor]:
-        """The loss of nested batches by their tensors; the same object at every step, since engines remember it."""
-        if self._flattened is None or self._flattened[0] is not losses or self._flattened[1] != shape:
-            self._flattened = (losses, shape, lambda *leaves: losses(*tree_unflatten(leaves, shape)))
-        return self._flattened[2]
-
-    def _once(self, losses: Callable[..., Tensor]) -> Once:
-        """The loss that changes its buffers once a step; the same object at every step, too."""
-        if self._last_once is None or self._last_once.losses is not losses:
-            self._last_once = Once(losses, self._changing)
-        return self._last_once
-
-    def _trained(self) -> tuple[list[str], list[nn.Parameter]]:
-        """The parameters the optimiser moves, with their names in the model."""
-        found = [p for group in self.optimiser.param_groups for p in group["params"] if p.requires_grad]
-        if (
-            found
-            and len(found) == len(self._parameters)
-            and all(a is b for a, b in zip(found, self._parameters, strict=True))
-        ):
-            return self._names, self._parameters
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        if not found:
-            raise ValueError("The optimiser has no parameter that requires a gradient; there is nothing to train.")
-        return [names.get(id(p), f"beside the model.{i}") for i, p in enumerate(found)], found
-
-
-def _each(groups: Sequence[Sequence[int]], stds: Sequence[float]) -> list[float]:
-    """Every parameter's standard deviation, from those of the groups."""
-    of = {position: std for group, std in zip(groups, stds, strict=True) for position in group}
-    return [of[position] for position in range(len(of))]
+    def _noted(self, notes: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
+        """What was noted so far, and what comes to it; mostly the same at every step."""
+        if notes == self._said:
+            return self.local.notes
+        self._said = notes
+        more = [named(note, names) for note in notes]
+        if "compiled" not in notes and is_compiled(self.model):
+            more.append("the model's compiled code was not used: it ran as written")
+        return tuple(dict.fromkeys((*self.local.notes, *more)))
 
 
 _FIXED = frozenset({"plan", "key", "engine", "microbatch", "spending"})

@@ -160,7 +160,7 @@ def weights(model: nn.Module) -> Tensor:
 def test_a_run_can_be_repeated_and_resumed_to_the_bit(tmp_path: Path) -> None:
     model, private = trainer(tmp_path / "one")
     trained_for(private, model, 12)
-    assert any(note.startswith("captured") for note in private.notes)
+    assert any(note.startswith("captured") for note in private.local.notes)
     again, other = trainer(tmp_path / "two")
     trained_for(other, again, 5)
     other.save(tmp_path / "checkpoint")

@@ -649,7 +649,7 @@ class TestTraining:
         for x, y in private.batches(records):
             private.step(losses, x, y)
         assert private.spent().mechanism == ProjectedRelease(1.0, 8).poisson(0.2) * 6
-        assert any("direction" in note for note in private.notes)
+        assert any("direction" in note for note in private.local.notes)
 
     def test_microbatches_change_nothing_but_rounding(self) -> None:
         models = []

@@ -151,7 +151,7 @@ def ratio(
         optimiser.zero_grad()
 
     plain_steps()
-    return (peak(private_steps) + own) / (peak(plain_steps) + own), private.notes[0]
+    return (peak(private_steps) + own) / (peak(plain_steps) + own), private.local.notes[0]
 
 
 @pytest.mark.parametrize("r", [1, 30])
