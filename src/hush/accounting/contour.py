@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from hush.accounting import transform
-from hush.accounting.line import LOG_NEGLIGIBLE, Line, alias_free_spacing, chernoff_points, chernoff_values
+from hush.accounting.line import (
+    LOG_NEGLIGIBLE,
+    Line,
+    alias_free_spacing,
+    chernoff_points,
+    chernoff_values,
+    power_errors,
+)
 from hush.accounting.roots import bracketed_root
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex, Grid, Numbers, Step
 
@@ -46,10 +53,11 @@ class Problem:
         return np.asarray(1 + s) if self.direction == REMOVE else np.asarray(-s)
 
     def log_mgf(self, s: Array) -> Array:
-        """Lambda at real s (rounding and quadrature errors, both tiny, are not included)."""
+        """Lambda at real s, from above: with what the quadrature may miss, but without rounding."""
         total = 0.5 * self.gaussian * s * (s + 1)
         for grid in self.grids:
-            total = total + grid.step.count * np.log1p(_cut_excess(grid, self.power(s)).real)
+            powers = self.power(s)
+            total = total + grid.step.count * np.log1p(_cut_excess(grid, powers).real + transform.missed(grid, powers))
         return np.where(np.isnan(total), np.inf, total)
 
     def cumulants(self, s: float) -> tuple[float, float, float]:
@@ -174,7 +182,7 @@ def _evaluate(
         step_error = step_error + transform.rounding(fine, real_power, np.abs(powers))
         modulus = np.abs(1 + mgf)
         total = total + repeats * log1p(mgf)
-        error = error + repeats * step_error / np.maximum(modulus, 1e-300)
+        error = error + repeats * np.log1p(step_error / np.maximum(modulus, 1e-300))
         log_tail += repeats * transform.log_decay(fine, real_power, height, float(modulus[0]))
     error = error + 4 * UNIT_ROUNDOFF * np.abs(total)
     scale = float(total[0].real)
@@ -184,7 +192,7 @@ def _evaluate(
         spacing=spacing,
         nodes=nodes,
         values=shape,
-        errors=np.abs(shape) * np.expm1(np.minimum(error, 700.0)),
+        errors=power_errors(total.real - scale, error),
         log_scale=scale,
         log_tail=log_tail,
         chernoff_points=points,

@@ -18,7 +18,7 @@ EPSILON_LIMIT = 1e4
 def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, float]:
     """Where the curve falls to `target`: an interval that is *checked*, whatever the search did.
 
-    high is returned only after upper(high) <= target was seen, low only after lower(low) >= target (or low = 0).
+    high is returned only after upper(high) <= target was seen, low only after lower(low) > target (or low = 0).
     """
     ends_lower, ends_upper = curve(np.array([0.0, EPSILON_LIMIT]))
     if ends_upper[0] <= target:
@@ -37,7 +37,7 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
         lower, upper = curve(np.array([max(root - pad, 0.0), root + pad]))
         if not np.isfinite(high) and upper[1] <= target:
             high = root + pad
-        if low == 0.0 and root > pad and lower[0] >= target:
+        if low == 0.0 and root > pad and lower[0] > target:
             low = root - pad
         if np.isfinite(high) and (low > 0 or root <= pad):
             break

@@ -21,7 +21,7 @@ def log_bound(part: Part, real: float, height: float) -> float:
     sides = [part.log_side(real, height, 0.0, float(shift)) for shift in shifts]
     with np.errstate(all="ignore"):
         best = min(part.log_total(real, height, float(shift)) for shift in shifts)
-        top = max(float(line.max()) for line in lines)
+        top = min(float(line.max()) for line in lines)  # other lines may be infinite beside this one: so they are
         cells = [np.exp(line - top) for line in lines]
         # sums over the cells before and after, relative to the top, with 1e-300 for what underflows
         befores = [np.cumsum(cell) + 1e-300 for cell in cells]

@@ -13,8 +13,8 @@ import numpy as np
 
 from hush.accounting import decay, rules
 from hush.accounting.contour import ADD, REMOVE, log1p, place
-from hush.accounting.labels import Labels, log_size, reach_below
-from hush.accounting.line import Line, alias_free_spacing, chernoff_points, chernoff_values
+from hush.accounting.labels import ROUNDED, Labels, log_size, reach_below
+from hush.accounting.line import Line, alias_free_spacing, chernoff_points, chernoff_values, power_errors
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Numbers
 
 _MOST_TERMS = 12_000_000
@@ -51,7 +51,7 @@ def _log_mgf(labels: Sequence[Labels], direction: int, points: Array) -> Array:
                 continue
             part = log_size(base, powers)
             bulk += label.step.count * part
-            ratio += label.step.count * np.log1p(middle.mgf(powers).real / np.exp(part))
+            ratio += label.step.count * np.log1p((middle.mgf(powers).real + middle.missed(powers)) / np.exp(part))
         total = bulk if labels[0].low is None else bulk + _log_expm1(ratio)
     return np.where(np.isnan(total), np.inf, total)
 
@@ -195,11 +195,15 @@ def _evaluate(
             with np.errstate(all="ignore"):
                 if split:
                     shape[part] = np.exp(bulk - value) * np.expm1(ratio)
-                    errors[part] = error + 4 * UNIT_ROUNDOFF * np.abs(shape[part]) * (1 + abs(value))
+                    # to first order; the rest is less than e^error times as much.  Then the rounding of both factors.
+                    errors[part] = error * np.exp(np.minimum(error, 700.0))
+                    rounded = np.abs(shape[part]) * (1 + abs(value) + np.abs(bulk))
+                    rounded += np.exp(bulk.real - value + ratio.real) * np.abs(ratio)
+                    errors[part] += 4 * UNIT_ROUNDOFF * rounded
                 else:
                     shape[part] = np.exp(bulk - value)
                     error += 4 * UNIT_ROUNDOFF * np.abs(bulk)
-                    errors[part] = np.abs(shape[part]) * np.expm1(np.minimum(error, 700.0))
+                    errors[part] = power_errors(bulk.real - value, error)
         start = end
     if not (np.all(np.isfinite(shape)) and np.all(np.isfinite(errors))):
         return None
@@ -214,8 +218,10 @@ def _log_bulk(labels: Sequence[Labels], power: float) -> float:
 
 
 def _least_bulk(label: Labels, power: float) -> float:
-    """B0 on the axis, from below: its absolute error is 1e-12 at most."""
-    return max(float(np.exp(_log_bulk([label], power) / label.step.count)) - 3e-12, 1e-290)
+    """B0 on the axis, from below."""
+    rule, at = label.axis[1], np.array([power])
+    assert rule is not None
+    return max(float(1 + rule.excess(at)[0].real - rule.missed(at)[0]) - 3 * ROUNDED, 1e-290)
 
 
 def _rules(

@@ -20,7 +20,8 @@ from hush.accounting.rules import Rule
 from hush.accounting.strips import Edge, Part
 from hush.accounting.transform import Array, Step
 
-_ROUNDED = 1e-12
+ROUNDED = 1e-12
+"""What E[g^r; label] - 1 may be off on the axis, apart from what is missed at the ends."""
 _APART = 11.0
 """Widths between the end of bulk and the beginning of huge."""
 
@@ -65,9 +66,7 @@ def on_axis(part: Part) -> Rule:
     """A rule on the real axis: good to ten digits, for searches and for Chernoff's inequality."""
     left, width, count = part.cells
     right = left + width * count
-    if part.rises is not None:
-        left = max(left, part.rises.place - 12 * part.rises.width)
-    elif part.step.rate <= 0.5:
+    if part.rises is None and part.step.rate <= 0.5:
         left = max(left, -13.0)
     spacing = min(0.5 * part.narrowest, 0.15 * min(part.step.noise, 1.0))
     size = max(int(np.ceil((right - left) / spacing)), 2)
@@ -76,7 +75,7 @@ def on_axis(part: Part) -> Rule:
 
 def log_size(rule: Rule, powers: Array) -> Array:
     """log E[g^r; label] at real r, from above: 1 + (E - 1) is good to 1e-12 absolutely, and may itself be smaller."""
-    return np.asarray(np.log1p(np.maximum(rule.excess(powers).real, -1.0) + _ROUNDED))
+    return np.asarray(np.log1p(np.maximum(rule.excess(powers).real, -1.0) + ROUNDED + rule.missed(powers)))
 
 
 def loss_position(step: Step, loss: float) -> float:
@@ -151,10 +150,15 @@ def _high_label(
 
 
 def log_overlap(label: Labels, direction: int) -> float:
-    """log of the mass, under P, where bulk and huge add up to more than one: beyond all edges, as bulk is wider."""
-    if label.low is None or label.low.width <= label.high.width:
+    """log of the mass, under P, where bulk and huge add up to more than one: beyond all edges, on the wider one's side.
+
+    There the one that reaches over has Phi(-widths) at most: above huge's edge if bulk is wider, else below bulk's.
+    """
+    if label.low is None or label.low.width == label.high.width:
         return -np.inf
-    widths = (label.high.place - label.low.place) / (label.low.width - label.high.width)
+    widths = (label.high.place - label.low.place) / abs(label.low.width - label.high.width)
+    if label.low.width < label.high.width:
+        return float(log_ndtr(-widths) + log_ndtr(label.low.place - widths * label.low.width))
     mean = 1 / label.step.noise if direction == REMOVE else 0.0
     return float(log_ndtr(-widths) + log_ndtr(mean - label.high.place - widths * label.high.width))
 
@@ -230,7 +234,7 @@ def log_misplaced(point: float, threshold: float, width: float) -> float:
     """
     log_gap = float(log_ndtr(-(threshold - point) / width))
     rate = (threshold - point) / width**2 - point
-    density = -0.5 * point * point - 0.919 - np.log(rate) if rate > 0 else np.inf
+    density = -0.5 * point * point - 0.9189 - np.log(rate) if rate > 0 else np.inf
     return float(min(log_gap, float(log_ndtr(-threshold / np.sqrt(1 + width**2))), log_gap + density))
 
 

@@ -94,6 +94,12 @@ class Line:
         return result
 
 
+def power_errors(logs: Array, errors: Array) -> Array:
+    """|z| (e^error - 1) by log |z|: an error may be far beyond e^700 where z is as far below 1."""
+    small = np.exp(logs) * np.expm1(np.minimum(errors, 1.0))
+    return np.where(errors < 1, small, np.exp(np.minimum(logs + errors, 700.0)))
+
+
 def log_peak(t: Array | float) -> Array:
     """log k(t): of the largest value of exp(-t u)(1 - exp(-u)), t^t / (t+1)^(t+1); 0 for t <= 0."""
     t = np.maximum(np.asarray(t, dtype=float), 0.0)

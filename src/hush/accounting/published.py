@@ -36,7 +36,7 @@ def epsilon(mechanism: Mechanism, delta: float) -> float:
     """An upper bound on the smallest epsilon at delta."""
     best = math.inf
     for curve, leak in _cut(mechanism):
-        left = (delta - leak) * (1 - _ROUNDED) if leak > 0 else delta
+        left = (delta - leak * (1 + _ROUNDED)) * (1 - _ROUNDED) if leak > 0 else delta
         if left > 0:
             best = min(best, moments.curve_epsilon(curve, left))
     return best

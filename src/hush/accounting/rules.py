@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.special import erfc, ndtr
+from scipy.special import erfc, log_ndtr, ndtr
 
 from hush.accounting.strips import LOG_SQRT_2PI, Part, ladder, log_sum
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex, Numbers, exponent_doubt, log_ratio
@@ -99,6 +99,28 @@ class Rule:
             result += _weighted(tilted, self.window[far]) - self.weight[far].sum() - powers * self.ratio[far].sum()
         result = result - absent - powers * self.part.step.rate * (present - absent)
         return result
+
+    def missed(self, powers: Array) -> Array:
+        """What a sum over real nodes at real r may miss of E[g^r; label]: at the cut, and to the left of the nodes.
+
+        At the cut |W(X+iy)| <= Phi(-c) exp((y/w)^2/2) for each edge, c widths away, so the side of a strip is at most
+        2 d/pi times the integrand there, as in `transform.missed`.  To the left g^r is at most what it is at the first
+        node (r >= 0), or grows by `rise` a unit of x at most (r < 0).
+        """
+        step, edges, spacing = self.part.step, self.part.edges, self.spacing
+        left, cut = self.left - 0.5 * spacing, self.left + (self.size - 0.5) * spacing
+        exponents = np.array([left, cut]) / step.noise - 0.5 / step.noise**2
+        losses = log_ratio(exponents, step.rate)
+        side = np.logaddexp.reduce([log_ndtr((edge.place - cut) / edge.width) for edge in edges])
+        side += np.log(2 * spacing / np.pi) - 0.5 * cut**2 - LOG_SQRT_2PI
+        rise = np.maximum(-powers, 0.0) * np.exp(np.log(step.rate) + exponents[0] - losses[0]) / step.noise
+        # the values of a function with one peak add up to no more than its integral and the peak's
+        peak = np.log(spacing) - 0.5 * np.minimum(left + rise, 0.0) ** 2 - LOG_SQRT_2PI
+        outer = rise * (left + 0.5 * rise) + np.logaddexp(log_ndtr(left + rise), peak)
+        if self.part.rises is not None:
+            outer = outer + np.logaddexp.reduce([log_ndtr((left - edge.place) / edge.width) for edge in edges])
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(powers * losses[0] + outer) + np.exp(powers * losses[1] + side))
 
     def _above(self) -> tuple[float, float]:
         """The chance to be above the window, without the record and with it."""

@@ -65,8 +65,12 @@ class Part:
     _profiles: dict[float, Profile] = field(default_factory=dict, compare=False, repr=False)
 
     @property
+    def edges(self) -> tuple[Edge, ...]:
+        return (self.falls,) if self.rises is None else (self.rises, self.falls)
+
+    @property
     def narrowest(self) -> float:
-        return min(self.falls.width, np.inf if self.rises is None else self.rises.width)
+        return min(edge.width for edge in self.edges)
 
     @cached_property
     def cells(self) -> tuple[float, float, int]:
@@ -97,17 +101,17 @@ class Part:
 
     def log_window(self, x: Array, shift: float, near: float) -> Array:
         """log of a bound on |W| within `near` of x + i shift: |Phi(y + iv)| <= Phi(y) + v exp(v^2/2) phi(y)."""
-        edges = [self.falls] if self.rises is None else [self.rises, self.falls]
-        rising, falling, bells = np.zeros(x.shape), np.zeros(x.shape), np.zeros(x.shape)
-        for edge in edges:
+        rising, falling, bells = np.zeros(x.shape), np.zeros(x.shape), np.full(x.shape, -np.inf)
+        for edge in self.edges:
             turned, reach, y = abs(shift) / edge.width, near / edge.width, (x - edge.place) / edge.width
             rising += ndtr(y + reach)
             falling += ndtr(reach - y)
-            bells += turned * np.exp(
-                np.minimum(0.5 * (turned**2 - np.maximum(np.abs(y) - reach, 0.0) ** 2) - LOG_SQRT_2PI, 600.0)
-            )
+            if turned > 0:  # far larger than any floating-point number where a window is narrow
+                bell = 0.5 * (turned**2 - np.maximum(np.abs(y) - reach, 0.0) ** 2) + (np.log(turned) - LOG_SQRT_2PI)
+                bells = np.logaddexp(bells, bell)
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log((falling if self.rises is None else np.minimum(rising, falling)) + bells))
+            level = np.log(falling if self.rises is None else np.minimum(rising, falling))
+        return np.asarray(np.logaddexp(level, bells))
 
     def profile(self, shift: float) -> Profile:
         if shift not in self._profiles:
@@ -180,10 +184,11 @@ class Part:
         outer = size + 0.5 * shift**2
         if shift < 0:
             outer += height * min(2 * np.exp(np.log(rate) + exponent - np.log1p(-rate)), np.pi)
-        if self.rises is not None:
-            y, turned = (self.rises.place - left) / self.rises.width, abs(shift) / self.rises.width
-            outer += min(_log_fading(y, turned), np.log(2 + turned) + 0.5 * turned**2)
-        return float(outer)
+        windows = [0.0] if self.rises is None else []  # without `rises` W is 1 far to the left, and a little more
+        for edge in self.edges:
+            y, turned = (edge.place - left) / edge.width, abs(shift) / edge.width
+            windows.append(_log_fading(y, turned) if y > 0 else np.log1p(turned) + 0.5 * turned**2)
+        return float(outer + np.logaddexp.reduce(windows))
 
     def log_side(self, real: float, height: float, low: float, high: float) -> float:
         """log of a bound on the integral of |f(x + iy)|, low <= y <= high, at the cut: each factor at its largest."""
@@ -200,7 +205,8 @@ class Part:
         # concave where hit < 1/2, at most hit times that
         least = float(angles.min()) if low >= 0 else low / noise * (hit if hit < 0.5 else 1.0)
         size = real * loss + max(real * shrunk, 0.0) - height * least + 0.5 * (most**2 - x * x) - LOG_SQRT_2PI
-        return float(size + _log_fading(self.falls.cut, most / self.falls.width) + np.log(max(high - low, 1e-300)))
+        windows = [_log_fading((x - edge.place) / edge.width, most / edge.width) for edge in self.edges]
+        return float(size + np.logaddexp.reduce(windows) + np.log(max(high - low, 1e-300)))
 
     def log_polynomial_side(self, size: float, most: float) -> float:
         """The same for |W (1 + r (g-1)) phi| with |r| <= size, up to |y| <= most."""

@@ -48,8 +48,8 @@ class Composition:
 
     @property
     def most_added(self) -> float:
-        """The largest total loss in the add direction, if no plain Gaussian is among the steps."""
-        return float(sum(-step.count * np.log1p(-step.rate) for step in self.steps))
+        """The largest total loss in the add direction, if no plain Gaussian is among the steps; from above."""
+        return float(sum(-step.count * np.log1p(-step.rate) for step in self.steps)) * (1 + 1e-12)
 
     def pairs(self, direction: int) -> list[tuple[Pair, int]]:
         pairs: list[tuple[Pair, int]] = []

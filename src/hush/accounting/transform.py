@@ -294,6 +294,17 @@ def end_sizes(grid: Grid, real_power: float, height: float, shift: float) -> flo
     return float(2 * np.exp(np.minimum(np.logaddexp.reduce(log_sizes + sides), 300.0)))
 
 
+def missed(grid: Grid, powers: Array) -> Array:
+    """What `excess` may miss at real powers r where g^r is large at an end of the interval.
+
+    An end adds 2 |f| times the integral of exp(K y^2/2 - 2 pi y/d) over 0 <= y <= b, at most d/pi up to b = 2 pi/(K d).
+    K is 1 where r >= 0, since |g(x+iy)| <= g(x), and 1 + |r| w/sigma^2 or less where r < 0, w the hit's share.
+    """
+    loss, density, _ = _end_losses(grid)
+    with np.errstate(over="ignore"):
+        return np.asarray(2 / np.pi * grid.spacing * np.exp(np.multiply.outer(powers, loss) + density).sum(axis=-1))
+
+
 def _log_side(grid: Grid, share: float, real_power: float, height: float, shift: float, damping: float) -> float:
     """log of the integral over 0 <= y <= shift of |g^r phi| at x + iy beside its size at y = 0, cell by cell.
 
