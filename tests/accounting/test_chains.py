@@ -10,10 +10,11 @@ import pytest
 from busy import BUSY
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
-from hush.accounting import Gaussian, Guarantees, Laplace, chains, links, powers
+from hush.accounting import Gaussian, Guarantees, Laplace, Mechanism, chains, links, powers
 from hush.accounting.closed import gaussian_curve
 from hush.accounting.errors import corner
-from hush.accounting.losses import Atoms
+from hush.accounting.groups import Group
+from hush.accounting.losses import Atoms, Enclosed
 
 LEVELS = np.array([-3000.0, -300.0, -80.0, -20.0, -5.0, -1.0, -0.1, -1e-3, -1e-9, -1e-25])
 
@@ -131,3 +132,40 @@ def test_groups_of_sampled_gaussians_have_a_narrow_answer_in_a_second() -> None:
         bounds = run.group(size).epsilon(1e-5)
         assert time.process_time() - began < BUSY * 1.0
         assert bounds.width <= 1e-3 * bounds.upper
+
+
+GROUPS: list[Mechanism] = [
+    (Laplace(2.0).poisson(0.05) * 100).group(3),
+    (Gaussian(1.5).uniform(100, of=10_000) * 500).group(4),
+]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_an_attacker_on_a_group_is_answered_within_a_second(group: Mechanism) -> None:
+    """The advantage, delta(0), took 3 and 11 s: its chains cross the diagonal, where points had been too close."""
+    began = time.process_time()
+    advantage = group.advantage()
+    assert time.process_time() - began < BUSY * 1.0
+    assert advantage.width <= 1e-3 * advantage.upper
+    assert isinstance(group, Group)
+    pair = group.pair()  # another route: bands of the whole curve
+    assert isinstance(pair, Enclosed)
+    assert isinstance(pair.lower, Atoms)
+    assert isinstance(pair.upper, Atoms)
+    assert math.exp(pair.lower.log_delta(np.zeros(1))[0]) <= advantage.upper
+    assert math.exp(pair.upper.log_delta(np.zeros(1))[0]) >= advantage.lower
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("floor", [1e-30, 1e-12])
+def test_pairs_that_end_at_a_floor_enclose_those_that_go_deeper(group: Mechanism, floor: float) -> None:
+    assert isinstance(group, Group)
+    deep, shallow = group.pair(), group.pair_above(floor)
+    assert isinstance(deep, Enclosed)
+    assert isinstance(shallow, Enclosed)
+    epsilons = np.linspace(0.0, 8.0, 30)
+    curves = [side.log_delta(epsilons) for pair in (deep, shallow) for side in (pair.lower, pair.upper)]  # type: ignore[attr-defined]
+    assert np.all(curves[2] <= curves[1] + 1e-9)
+    assert np.all(curves[0] <= curves[3] + 1e-9)
+    told = curves[0] > math.log(floor) + 14
+    assert np.all((curves[3] - curves[2])[told] < 0.05)

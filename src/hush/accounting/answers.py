@@ -25,7 +25,7 @@ from hush.accounting.errors import (
 )
 from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, surely_beyond
-from hush.accounting.kinds import Steps, directions, gaussian_composition, has_renyi
+from hush.accounting.kinds import FAR_BELOW, Steps, directions, gaussian_composition, has_renyi
 from hush.accounting.kinds import tolerance as usual_tolerance
 from hush.accounting.leaks import left_of, log_holds, without_leaks
 from hush.accounting.losses import Atoms, Enclosed
@@ -40,6 +40,7 @@ _LOOSE = 9e-16  # what largest losses lose: a product, an amplification, and a s
 _FURTHEST = 1e6  # epsilons beyond are asked no more: delta is no larger there
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _FEW = 4  # epsilons that may each have a look of their own
+_VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
 _SMALLEST = 1e-300
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
 _ENUMERABLE = 1000  # totals of all steps together
@@ -69,14 +70,14 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         projected = any(heavy.fits(steps) for steps in directions(mechanism.inner))  # their curves take seconds
         if projected or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
             return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
-    finite = _finite_curve(mechanism)
+    finite = _finite_curve(mechanism, delta)
     if finite is not None:
         lower, upper = crossing.certified_root(finite, 1.0, log_delta)
         lower, upper = max(least, lower), min(most, upper)
         upper = min(upper, mechanism.largest_loss * (1 + _LOOSE))
         return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
     found: list[tuple[float, float]] = []
-    for steps in directions(mechanism):
+    for steps in directions(mechanism, delta):
         if found and heavy.fits(steps) and heavy.is_below(steps, found[0][0], log_delta):
             continue  # the other direction has the larger epsilon
         found.append(_epsilon(steps, log_delta, aim))
@@ -151,12 +152,15 @@ def _rounded(log: float) -> float:
     return _TINY * (1 + abs(float(log))) if math.isfinite(log) else 0.0
 
 
-def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array]:
-    """Certified bounds on log delta at ascending epsilons >= 0, the larger of both directions."""
+def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -> tuple[Array, Array]:
+    """Certified bounds on log delta at ascending epsilons >= 0, the larger of both directions.
+
+    Of deltas far below the `floor` no more need be said.
+    """
     rest, leaks = without_leaks(mechanism)
     if leaks:
         leak, holds = -math.expm1(log_holds(leaks)), math.exp(log_holds(leaks))
-        lower, upper = (leak + holds * np.exp(log) for log in log_delta_curve(rest, epsilons))
+        lower, upper = (leak + holds * np.exp(log) for log in log_delta_curve(rest, epsilons, floor))
         return np.log(lower) - 8 * _TINY, np.minimum(np.log(upper) + 8 * _TINY, 0.0)
     if has_renyi(mechanism):
         return np.full(len(epsilons), -np.inf), published.log_delta(mechanism, epsilons)
@@ -165,7 +169,7 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array
         return np.full(len(epsilons), -np.inf), np.full(len(epsilons), -np.inf)
     gaussian = gaussian_composition(mechanism)
     by_links = isinstance(mechanism, Group) and gaussian is None and epsilons.size <= _FEW and grouped.fits(mechanism)
-    finite = None if gaussian is not None or by_links else _finite_curve(mechanism)
+    finite = None if gaussian is not None or by_links else _finite_curve(mechanism, floor)
     if gaussian is not None:
         lower, upper = subsampled.log_delta(gaussian, epsilons)
     elif by_links:
@@ -175,7 +179,7 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array) -> tuple[Array, Array
     elif finite is not None:
         lower, upper = finite(epsilons)
     else:
-        curves = [_log_delta(steps, epsilons, usual_tolerance(mechanism)) for steps in directions(mechanism)]
+        curves = [_log_delta(steps, epsilons, usual_tolerance(mechanism)) for steps in directions(mechanism, floor)]
         lower = np.max([low for low, _ in curves], axis=0)
         upper = np.max([high for _, high in curves], axis=0)
     lower, upper = np.where(beyond, -np.inf, lower), np.where(beyond, -np.inf, np.minimum(upper, 0.0))
@@ -229,12 +233,13 @@ def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
 
 def _lines(mechanism: Mechanism, points: int, smallest: float) -> tuple[Lines, Lines]:
     epsilons = spread_epsilons(mechanism, points, smallest)
-    return lines_from_curve(epsilons, *log_delta_curve(mechanism, epsilons), math.exp(_log_least(mechanism)))
+    bounds = log_delta_curve(mechanism, epsilons, _VISIBLE)
+    return lines_from_curve(epsilons, *bounds, math.exp(_log_least(mechanism, _VISIBLE)))
 
 
-def _log_least(mechanism: Mechanism) -> float:
-    """log of what delta is at least, at any epsilon."""
-    least = 0.0 if has_renyi(mechanism) else max(least_delta(steps) for steps in directions(mechanism))
+def _log_least(mechanism: Mechanism, floor: float = 0.0) -> float:
+    """log of what delta is at least, at any epsilon, as far as it isn't far below the floor."""
+    least = 0.0 if has_renyi(mechanism) else max(least_delta(steps) for steps in directions(mechanism, floor))
     return math.log(least) if least > 0 else -math.inf
 
 
@@ -255,7 +260,7 @@ def error_sum(mechanism: Mechanism) -> Bounds:
     return Bounds(max(1 - advantage.upper, 0.0), 1 - advantage.lower)
 
 
-def _finite_curve(mechanism: Mechanism) -> crossing.Curve | None:
+def _finite_curve(mechanism: Mechanism, floor: float = 0.0) -> crossing.Curve | None:
     """The curve of a single release whose pair is finite and symmetric: a sum, no engine needed."""
     parts = mechanism.parts()
     if (
@@ -264,7 +269,8 @@ def _finite_curve(mechanism: Mechanism) -> crossing.Curve | None:
         or not isinstance(parts[0][0], Group | Tradeoff | Guarantees | RandomisedResponse)
     ):
         return None
-    pair = parts[0][0].pair()
+    only = parts[0][0]
+    pair = only.pair_above(floor * FAR_BELOW) if isinstance(only, Group) else only.pair()
     lower, upper = (pair.lower, pair.upper) if isinstance(pair, Enclosed) else (pair, pair)
     if not (isinstance(lower, Atoms) and isinstance(upper, Atoms)):
         return None

@@ -28,6 +28,7 @@ Places = NDArray[np.intp]
 _LINES = 40  # that are set up for one question
 _DEEP = 200.0  # a log delta below minus that is known no less well
 _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
+_ALIKE = 0.2  # log deltas that are no further apart share a line too
 _SAME = 0.003  # where a new one would say the same
 _REACH = 0.6  # and where a line that is kept may be sharp
 
@@ -236,7 +237,7 @@ class Asked:
                 break
             first = epsilons[left[0]]
             reach = min(first * _CLOSE + 1e-12, 0.5 * max(maker.largest - first, 0.0))  # curves bend near the end
-            close = left[epsilons[left] <= first + reach]
+            close = left[(epsilons[left] <= first + reach) | (sizes[left] > sizes[left[0]] - _ALIKE)]
             middle = close[close.size // 2]
             at = float(epsilons[middle])
             tried[close] = True

@@ -79,8 +79,10 @@ def _curve(steps: Steps) -> tuple[Array, Array] | None:
     spreads = np.maximum((above - 2 * here + below) / (nudge * orders) ** 2, 0.0) + orders**-2 + (orders + 1) ** -2
     epsilons = means - 1 / orders - 1 / (orders + 1)
     logs = here - orders * epsilons - np.log(orders * (orders + 1)) - 0.5 * np.log(2 * math.pi * spreads)
-    kept = (epsilons > 0) & (epsilons < top * (1 - _CLOSEST)) & np.isfinite(logs)
-    kept &= epsilons >= np.maximum.accumulate(np.where(kept, epsilons, 0.0))
+    kept = (epsilons < top * (1 - _CLOSEST)) & np.isfinite(logs)
+    kept &= epsilons >= np.maximum.accumulate(np.where(kept, epsilons, -np.inf))
+    none = float(np.interp(0.0, epsilons[kept], logs[kept])) if kept.any() else 0.0
+    kept &= epsilons > 0
     if kept.sum() < 2:
         return None
     epsilons, logs = epsilons[kept], np.minimum.accumulate(np.minimum(logs[kept], -1e-12))
@@ -88,7 +90,7 @@ def _curve(steps: Steps) -> tuple[Array, Array] | None:
     ends = np.append(epsilons, [top, top * (1 + _CLOSEST)])
     logs = np.append(logs, [logs[-1] - 1, NOTHING])
     logs = np.logaddexp(logs, math.log(leaks)) if leaks > 0 else logs
-    return np.append(0.0, ends), np.append(logs[0], logs)
+    return np.append(0.0, ends), np.minimum.accumulate(np.append(max(none, float(logs[0])), logs))
 
 
 def _law(pair: Pair) -> Scattered | None:

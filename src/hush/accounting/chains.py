@@ -41,6 +41,8 @@ _TOWARDS = 2.0 ** np.arange(7, -1, -1)
 _CLOSE = 0.05  # to the largest loss, as a share of the tolerance: closer is as good as there
 _TOLD = 0.5  # a log delta known that well corrects a model
 _NEIGHBOURS = 4  # on either side, that a point is compared with
+_SHALLOW = 1.0  # losses of a whole group, where chains cross the diagonal and delta bends quickly
+_FILLED = 40  # points that are worth a whole stretch of epsilons
 _MOST = 1500  # points asked in all
 LONGEST = 1000
 """Links that are followed one by one."""
@@ -165,12 +167,19 @@ class Chain:
             wanted = max(1.0, -links.log_delta) / (1 + steep)
         unsure = self.sharpness * np.array([share(float(size)) for size in self.model.at(at)])
         unsure = np.maximum(unsure, self._seen(at))
-        square = np.maximum(0.25 * tolerance * wanted / self.size, 4 * unsure / (1 + falls)) / falls
-        width = np.minimum(np.sqrt(square), 0.1 * at + 1e-7)
+        told = 4 * unsure / ((1 + falls) * falls)  # closer together, points say nothing of the slope
+        square = np.maximum(0.25 * tolerance * wanted / self.size / falls, told)
+        width = np.minimum(np.sqrt(square), 0.1 * np.maximum(at, 0.1 * at[-1]) + 1e-7)
+        if self.size * at[-1] < _SHALLOW:
+            width = np.maximum(width, 0.5 * np.sqrt(told))
         points: list[Array] = []
         first = 0
-        for last in range(at.size):  # links close together share their points, equally far apart
-            if last + 1 < at.size and at[last + 1] - at[last] < 4 * width[last]:
+        # links close together share their points, equally far apart; if few are enough, down to 0
+        shared = 4.0
+        if at[-1] + _BESIDE * width[-1] <= _FILLED * float(width.min()):
+            at, width, shared = np.append(0.0, at), np.append(width[0], width), math.inf
+        for last in range(at.size):
+            if last + 1 < at.size and at[last + 1] - at[last] < shared * width[last]:
                 continue
             begin, end = at[first] - _BESIDE * width[first], at[last] + _BESIDE * width[last]
             count = min(math.ceil((end - begin) / float(width[first : last + 1].min())), _MOST // at.size + 8)
@@ -276,6 +285,7 @@ def epsilon(
 ) -> tuple[float, float]:
     """Certified bounds on the group's epsilon, where a single record's delta is 0 from `largest` on."""
     chain = Chain(oracle, rough, size, log_least, largest)
+    chain.sharpness = max(_SHARP, 0.1 * tolerance)
     low, high = 0.0, math.inf
     links = chain.model.links(size, log_delta=log_delta)
     for _ in range(_GLANCES):
@@ -345,6 +355,7 @@ def log_delta(
 ) -> tuple[float, float]:
     """Certified bounds on log delta of the group at one epsilon."""
     chain = Chain(oracle, rough, size, log_least, largest)
+    chain.sharpness = max(_SHARP, tolerance / 3)
     low, high = -math.inf, 0.0
     links = chain.model.links(size, epsilon=at)
     for _ in range(_GLANCES):

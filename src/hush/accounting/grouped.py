@@ -22,6 +22,7 @@ from hush.accounting.losses import Array, Pair
 from hush.accounting.powers import Power, of_steps
 
 _COARSE = np.geomspace(1e-5, 1e4, 24)
+_SMALLEST = 1e-120  # delta of a single record's whole curve
 _FINE = 16  # places where it matters
 _PLACES = np.geomspace(1e-6, 1e4, 300)
 
@@ -129,8 +130,11 @@ def _smooth(places: Array, values: Array, at: Array) -> Array:
     )
 
 
-def pair(group: Group) -> Pair:
-    """The pair of a group of records, between those of the two bands of the single record's curve."""
+def pair(group: Group, floor: float = 0.0) -> Pair:
+    """The pair of a group of records, between those of the two bands of the single record's curve.
+
+    They end where what is left adds no more than the floor to the group's delta.
+    """
     from hush.accounting import answers
 
     known = listed(group)
@@ -138,12 +142,22 @@ def pair(group: Group) -> Pair:
         below = above = known
         largest = group.inner.largest_loss
     else:
-        epsilons = answers.spread_epsilons(group.inner, max(100, min(2000, 200_000 // group.size)), 1e-120)
+        smallest = math.exp(_log_smallest(group, math.log(floor))) if floor > 0 else _SMALLEST
+        points = max(100, min(2000, 200_000 // group.size))
+        epsilons = answers.spread_epsilons(group.inner, points, smallest)
         least = max(least_delta(steps) for steps in directions(group.inner))
         log_least = math.log(least) if least > 0 else -math.inf
         below, above = chains.bands(epsilons, *answers.log_delta_curve(group.inner, epsilons), log_least)
         largest = float(epsilons[-1])
     return chains.enclosed(below, above, group.size, largest)
+
+
+def _log_smallest(group: Group, log_floor: float) -> float:
+    """log of the single record's delta that, at the end of its curve, adds the floor: delta(e) e^{(k-1) e}."""
+    model = _rough(group, _makers(group), log_floor, 0.0)
+    known = model.logs > math.log(_SMALLEST)
+    reached = known & (model.logs + (group.size - 1) * model.epsilons < log_floor)
+    return float(model.logs[int(np.argmax(reached))]) if reached.any() else math.log(_SMALLEST)
 
 
 @lru_cache(maxsize=8)

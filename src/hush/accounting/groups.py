@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar
@@ -51,12 +52,16 @@ class Group(Mechanism):
         return self.size * self.inner.largest_loss
 
     def pair(self) -> Pair:
-        return _pair(self)
+        return _pair(self, 0)
+
+    def pair_above(self, floor: float) -> Pair:
+        """As sharp for those who ask for no deltas smaller than that: it takes less of the single record's curve."""
+        return _pair(self, 0 if floor < 1e-120 else min(math.floor(math.log10(floor) / 10), -1))
 
 
 @lru_cache(maxsize=8)
-def _pair(group: Group) -> Pair:
+def _pair(group: Group, tens: int) -> Pair:
     """Kept for a while: it takes a whole curve, and several questions follow each other."""
     from hush.accounting import grouped
 
-    return grouped.pair(group)
+    return grouped.pair(group, 10.0 ** (10 * tens) if tens < 0 else 0.0)

@@ -14,6 +14,9 @@ from hush.accounting.transform import Step
 
 Steps = Sequence[tuple[Pair, int]]
 
+FAR_BELOW = 1e-6
+"""A delta, as a part of another, that adds next to nothing to it."""
+
 
 def has_renyi(mechanism: Mechanism) -> bool:
     return any(isinstance(part, Renyi) for part, _ in mechanism.parts())
@@ -32,9 +35,14 @@ def gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:
     return subsampled.Composition(tuple(steps), squared)
 
 
-def directions(mechanism: Mechanism) -> Sequence[Steps]:
-    """The composition as pairs, in the one or two directions that differ: only coin flips tell them apart."""
-    forward = [(part.pair(), count) for part, count in mechanism.parts()]
+def directions(mechanism: Mechanism, floor: float = 0.0) -> Sequence[Steps]:
+    """The composition as pairs, in the one or two directions that differ: only coin flips tell them apart.
+
+    They are for deltas that don't lie far below the `floor`.
+    """
+    parts = mechanism.parts()
+    least = floor * FAR_BELOW / sum(count for _, count in parts)
+    forward = [(part.pair_above(least) if isinstance(part, Group) else part.pair(), count) for part, count in parts]
     if not any(isinstance(part, Poisson) and part.neighbours is ADD_REMOVE for part, _ in mechanism.parts()):
         return [forward]
     return [forward, [(pair.reverse(), count) for pair, count in forward]]
