@@ -11,6 +11,7 @@ from hush.accounting import contour, jumps
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.labels import Labels, log_overlap, log_peak
 from hush.accounting.line import power_errors
+from hush.accounting.rules import Rule
 from hush.accounting.strips import Edge, Part
 from hush.accounting.transform import Step, log_ratio
 
@@ -122,3 +123,13 @@ def test_an_error_is_counted_whole_where_the_power_it_belongs_to_is_below_any_fl
     # (1e-200)^4, each factor off by 1e-20: the product may be 1e-80
     errors = power_errors(np.array([4 * math.log(1e-200)]), np.array([4 * math.log1p(1e180)]))
     assert errors[0] >= 0.99e-80
+
+
+def test_nodes_that_are_rounded_count_where_a_window_is_narrow():
+    rule = Rule(Part(Step(0.1, 1.0, 1), Edge(3.0, 1e-6)), 0.0, 3.0 - 2.03e-5, 1.01e-6, 40, -np.inf)
+    with mp.workdps(40):
+        nodes = [mp.mpf(rule.left) + k * mp.mpf(rule.spacing) for k in range(rule.size)]
+        width = mp.mpf(rule.part.falls.width)
+        true = mp.fsum(rule.spacing * mp.npdf(x) * mp.erfc((x - 3) / width / mp.sqrt(2)) / 2 for x in nodes)
+    computed = rule.mgf(np.zeros(1))[0]
+    assert abs(computed - true) <= rule.rounding(0.0, np.zeros(1), False)[0]
