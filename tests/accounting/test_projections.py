@@ -10,6 +10,7 @@ import pytest
 from busy import BUSY
 from projected import Kind, composed
 
+from hush.accounting import Gaussian, Projected
 from hush.accounting.binning import enclosing
 from hush.accounting.losses import Pair, Poisson
 from hush.accounting.projection import ProjectedPair, glance
@@ -46,6 +47,10 @@ def test_a_hundred_different_projections_are_narrow_and_fast(seed: int, delta: f
         ((2.562, 41, 1.328e-5, 2), 1.89e-43),
         ((0.2025, 599, 9.55e-6, 1886), 8.26e-70),
         ((37.68, 5, 3.999e-5, 15), 1.7e-19),
+        ((1.0, 20, 1e-5, 10**9), 1e-9),  # bins off by their tails, as factors, would be 5e-4
+        ((7.874, 6, 8.485e-5, 169_825_051), 6.65e-7),
+        ((927.0, 6, 0.004781, 631_045), 6.82e-17),  # a bracket without a line, its Chernoff bound at any order: 4e-3
+        ((7854.0, 28, 3.984e-8, 3_201_601), 2.55e-16),  # losses of 5e-12
     ],
 )
 def test_tiny_losses_of_very_many_steps_keep_their_digits(kind: Kind, delta: float) -> None:
@@ -54,6 +59,27 @@ def test_tiny_losses_of_very_many_steps_keep_their_digits(kind: Kind, delta: flo
     bounds = run.epsilon(delta)
     assert min(time.process_time() - start, time.perf_counter() - began) < BUSY * 1.0
     assert bounds.width <= 1e-4 * bounds.upper
+
+
+def test_small_losses_are_told_apart_beside_large_ones() -> None:
+    kinds = [(0.4864, 7, 9.74e-7, 9), (1.846, 650, 1.0, 18), (0.2441, 19, 2.131e-8, 21_561_523)]
+    bounds = composed(kinds).epsilon(6.24e-12)
+    assert bounds.width <= 1e-4 * bounds.upper
+
+
+def test_nothing_narrower_than_asked_for_is_looked_for() -> None:
+    start, began = time.process_time(), time.perf_counter()
+    bounds = composed([(9334.0, 11, 2.217e-8, 98)]).epsilon(9.47e-16)
+    assert bounds.width <= 1e-12 < bounds.upper
+    assert min(time.process_time() - start, time.perf_counter() - began) < BUSY * 1.0
+
+
+def test_a_gaussian_beside_projections_takes_no_longer() -> None:
+    run = Gaussian(1.0) + Projected(1.0, 20).poisson(0.01) * 3
+    start, began = time.process_time(), time.perf_counter()
+    bounds = run.epsilon(1e-5)
+    assert bounds.width <= 1e-4 * bounds.upper
+    assert min(time.process_time() - start, time.perf_counter() - began) < BUSY * 0.8
 
 
 def test_a_look_that_says_nothing_costs_time_and_nothing_else() -> None:

@@ -39,6 +39,8 @@ _TINY = 4e-16
 _LOOSE = 9e-16  # what largest losses lose: a product, an amplification, and a sum of them
 _FURTHEST = 1e6  # epsilons beyond are asked no more: delta is no larger there
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
+_ENOUGH = 0.01  # the relative width of an interval that no other engine makes narrower
+_FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsilon
 _FEW = 4  # epsilons that may each have a look of their own
 _VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
 _SMALLEST = 1e-300
@@ -106,7 +108,9 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
     for engine in engines:
         found = engine(steps, log_delta, tolerance)
         low, high = max(low, found[0]), min(high, found[1])
-        if low >= EPSILON_LIMIT or high - low <= 1.1 * tolerance * high < math.inf:
+        # the lattice knows less of heavy tails
+        enough = _ENOUGH if engine is heavy.epsilon and heavy.fits(steps) else 1.1 * tolerance
+        if low >= EPSILON_LIMIT or high - low <= max(enough * high, _FINEST) < math.inf:
             break
     return low, high
 

@@ -22,11 +22,12 @@ Steps = Sequence[tuple[Pair, int]]
 
 _BEYOND = 14.0  # losses that far above epsilon count as infinite: it costs exp(-14) of their mass
 _RATIO = 1.25  # of neighbouring ends of brackets, before some are joined
-_SHARP = 5.0  # log of how far a bracket's Chernoff bound may exceed what its pieces add up to
+_SHARP = 2.0  # log of how far a bracket's Chernoff bound may exceed what its pieces add up to
+_SHARPEST = 0.1  # the same of the bracket without jumps: its line would be flat, and take many nodes
 _WIDEST = 6.0  # ratio of the ends of a bracket with jumps
-_FLAT = 0.1  # of its steepest order, or of 1/epsilon: less, and averages that are narrow take too many nodes
+_FLAT = 0.3  # of its steepest order, or of 1/epsilon: less, and averages that are narrow take too many nodes
 _DIGITS = 18.0  # of the contour integral, to base e
-_SLACK = 3.0  # log of how far the line's bound may exceed the best
+_SLACK = 1.0  # log of how far the line's bound may exceed the best
 _RARE = -22.0  # log of the share of delta that losses below the first bin may have
 _NEVER = -36.0  # and those above the last one, where floating-point numbers can tell
 _SHALLOW = -600.0  # log of such a delta
@@ -142,7 +143,7 @@ class Rough:
         """Cells joined to as few brackets as a line each can see."""
         top = self.top(epsilon)
         single = [self.chernoff(k, k, epsilon)[0] for k in range(top + 1)]
-        most = max(single)
+        most, many = max(single), len(self.survey.steps) >= MANY  # kinds, whose lines cost much
         found, first = [], 0
         while first <= top:
             last, sizes = first, single[first]
@@ -151,7 +152,7 @@ class Rough:
                 sizes = float(np.logaddexp(sizes, single[last + 1]))
                 bound, order = self.chernoff(first, last + 1, epsilon)
                 steepest = max(steepest, order)
-                if bound > max(sizes, most - 30) + _SHARP:
+                if bound > max(sizes, most - 30) + (_SHARP if first > 0 or many else _SHARPEST) * (1 + many):
                     break
                 if first > 0 and self.ends[last + 1] > _WIDEST * self.ends[first - 1]:
                     break
@@ -166,8 +167,8 @@ class Rough:
 
     def guess(self, log_delta: float) -> float:
         """A rough epsilon."""
-        low, high = 1e-9, 1.2 * EPSILON_LIMIT
-        for _ in range(26):
+        low, high = 1e-12, 1.2 * EPSILON_LIMIT
+        for _ in range(28):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if self.log_delta(middle) > log_delta else (low, middle)
         return high
@@ -196,6 +197,11 @@ def rough_look(steps: Steps) -> Rough:
             sums = masses[:, start:stop] @ np.exp(np.multiply.outer(nodes[start:stop] - last, orders))
             with np.errstate(divide="ignore"):
                 cells[:, k] = np.maximum(np.log(sums) + orders * last, -1e5)
+            for kind in np.flatnonzero((sums == 0).any(axis=1)):  # all of it far below the cell's end
+                here = start + np.flatnonzero(masses[kind, start:stop])
+                if here.size:
+                    least = masses[kind, here] @ np.exp(np.multiply.outer(nodes[here] - nodes[here[-1]], orders))
+                    cells[kind, k] = np.log(least) + orders * nodes[here[-1]]
     return Rough(survey, ends, orders, cells)
 
 
@@ -281,9 +287,12 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
     factor = min(math.sqrt(total / (8 * change)), _BINS / max(total, 1e-300))
     edges = []
     growth = 0.15 if len(roots) < MANY else 0.4
-    for root, (pair, _) in zip(roots, survey.steps, strict=True):
-        # at least a few bins everywhere, so that a poor look can't do much harm
-        density = factor * root + np.where(inside, 1 / (growth * np.abs(nodes) + 0.02 * rough.ends[0]), 0.0)
+    for root, row, (pair, _) in zip(roots, survey.masses, survey.steps, strict=True):
+        # at least a few bins everywhere, so that a poor look can't do much harm, down to the size of common losses
+        common = np.interp([0.05, 0.95], np.cumsum(row) / max(float(row.sum()), 1e-300), nodes)
+        usual = min(float(np.abs(common).max()) + 1e-14, rough.ends[0])
+        finest = usual if usual < 0.05 * rough.ends[0] or len(roots) < MANY else rough.ends[0]
+        density = factor * root + np.where(inside, 1 / (growth * np.abs(nodes) + 0.02 * finest), 0.0)
         number = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(nodes)))
         levels = np.arange(1, math.floor(number[-1])) + 0.5
         places = np.interp(levels, number, nodes)

@@ -34,6 +34,7 @@ _NOTHING = -16.0  # log of the share of delta that isn't worth a line
 _TERMS = 600_000_000  # products of a point and a node in one answer
 _SEARCH = 1000  # what finding a root on a line costs for each node, in such products
 _DEEP = -100.0  # log of a delta whose lines must be drawn where they belong
+_FINEST = 8e-13  # nothing narrower is asked for
 _SURE = 34.0  # paths with a chance of exp(-34) of delta may lose any digits
 
 
@@ -123,9 +124,12 @@ def _curve(side: Side, rough: Rough, aim: Aim, change: float, terms: int) -> tup
         if aim.log_delta < _DEEP:
             c = _refined(paths, c, aim.epsilon)
         bound = float(log_bound(paths, c, np.array([aim.epsilon]))[0])
-        if bound < aim.log_delta + math.log(change) + _NOTHING / 4 or share < 1e-12:
-            small.append((paths, c))
-            continue
+        negligible = aim.log_delta + math.log(change) + _NOTHING / 4
+        if bound < negligible or share < 1e-12:
+            order, bound = _best_order(paths, c, aim.epsilon)
+            if bound < negligible + 2 or share < 1e-200:
+                small.append((paths, order))
+                continue
         own = min(change / max(share * len(aim.groups), 1e-6), 0.1)
         kernel = Kernel(width_for(slope, own, side.above), side.above)
         # good to a small part of what is wanted, which the bracket's bound may exceed by far
@@ -159,6 +163,14 @@ def _refined(paths: Bracket, order: float, epsilon: float) -> float:
         bounds = paths.log_mgf(orders) + log_peak(orders) - orders * epsilon
         order = float(orders[int(np.nanargmin(bounds))]) if np.isfinite(bounds).any() else order
     return order
+
+
+def _best_order(paths: Bracket, order: float, epsilon: float) -> tuple[float, float]:
+    """Where Chernoff's bound of a bracket is about least, and what it is there."""
+    orders = np.append(order * np.geomspace(1 / 8, 8, 17), np.geomspace(0.3, 3e3, 17) / max(epsilon, 1e-12))
+    bounds = paths.log_mgf(orders) + log_peak(orders) - orders * epsilon
+    best = float(orders[int(np.nanargmin(bounds)) if np.isfinite(bounds).any() else 8])
+    return best, float(log_bound(paths, best, np.array([epsilon]))[0])
 
 
 def _sides(steps: Steps, edges: Sequence[Array]) -> tuple[Side, Side]:
@@ -223,7 +235,9 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
     if math.isfinite(nothing) and nothing < log_delta - 0.1:
         guess, idle = 0.0, True
     low, high, left, part = 0.0, math.inf, _TERMS, 8.0 if len(steps) < MANY else 0.9
+    asked = tolerance
     for _ in range(8):
+        tolerance = max(asked, min(_FINEST / max(guess, 1e-300), 0.1))
         # far beyond, what is there to be seen is far larger than delta
         aim = aim_at(rough, guess, max(log_delta, min(rough.log_delta(guess), 0.0) - 2) if idle else log_delta)
         change = min(0.3 * part * tolerance * max(guess * aim.slope, 0.02), 0.1)
@@ -243,6 +257,8 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
             part = max(less, part / 300, 1.0 if abs(middle / guess - 1) > 0.01 else 0.0)
             guess = middle
             continue
+        if low > 0 and high < math.inf:  # epsilon is about there, but bins and averages were too coarse
+            part *= 0.3
         # what the rough look is off here, it is off nearby
         seen = [float(side[0]) for side in curve(np.array([guess]))]
         off = 0.5 * sum(seen) - rough.log_delta(guess) if math.isfinite(seen[0]) else 0.0

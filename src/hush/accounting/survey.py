@@ -14,14 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting.laws import spread
-from hush.accounting.losses import Array, Pair
-from hush.accounting.projection import glance
+from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.projection import ProjectedPair, glance
 
+_SMALLEST = 1e-10  # loss that is told apart, or a hundredth of what is usual
 LARGEST = 1e4  # no epsilon beyond is looked for
 _MARGIN = 12.0  # losses that far beyond epsilon may count as infinite: it costs exp(-12) of their mass
 _RARE = 16.0  # losses count as rare that make up less than exp(-16) of delta
 _DEPTH = 45.0  # losses below -45 have P-mass below exp(-45)
 _EASE = 8.0  # log of how far above delta the Chernoff bound may be: the transform's rounding grows with it
+
+
+def _usual(pair: Pair) -> float:
+    """The size of a sample's usual losses, the rate over the noise; 1 for others."""
+    sample = pair.pair if isinstance(pair, Reversed) else pair
+    if not isinstance(sample, Poisson | Uniform):
+        return 1.0
+    if isinstance(sample.inner, ProjectedPair):
+        return sample.rate / max(sample.inner.noise_multiplier, 1.0)
+    return sample.rate * min(sample.inner.mu, 1.0) if isinstance(sample.inner, GaussianPair) else 1.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Survey:
-    """A rough picture of the steps' losses, on points that grow geometrically from 1e-10 to 3e4."""
+    """A rough picture of the steps' losses, on points that grow geometrically from 1e-10 or less to 3e4."""
 
     steps: tuple[tuple[Pair, int], ...]
     reach: float = 3 * LARGEST
@@ -59,7 +70,8 @@ class Survey:
 
     @cached_property
     def nodes(self) -> Array:
-        positive = np.geomspace(1e-10, self.reach, 1100)
+        smallest = min(_SMALLEST, *(0.01 * _usual(pair) for pair, _ in self.steps))
+        positive = np.geomspace(smallest, self.reach, math.ceil(75.8 * math.log10(self.reach / smallest)))
         return np.concatenate([-positive[::-1], [0.0], positive])
 
     @cached_property
