@@ -169,3 +169,8 @@ def test_pairs_that_end_at_a_floor_enclose_those_that_go_deeper(group: Mechanism
     assert np.all(curves[0] <= curves[3] + 1e-9)
     told = curves[0] > math.log(floor) + 14
     assert np.all((curves[3] - curves[2])[told] < 0.05)
+
+
+def test_a_first_chord_may_be_longer_than_any_floating_point_number():
+    places, logs = np.array([1.0, 900.0]), np.array([-5.0, -2000.0])
+    assert -5.0 - 1e-9 < chains._extended_to_zero(places, logs, logs) < -5.0

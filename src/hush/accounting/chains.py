@@ -268,7 +268,7 @@ def _extended_to_zero(places: Array, lower: Array, upper: Array) -> float:
     if places.size < 2 or not math.isfinite(low):
         return low
     fall = -math.expm1(float(upper[1]) - low + 1e-12)
-    length = math.expm1(float(places[1] - places[0]))
+    length = math.expm1(min(float(places[1] - places[0]), 700.0))
     back = -math.expm1(-float(places[0]))
     return low + math.log1p(max(fall, 0.0) * back / length * (1 - 1e-12)) - 1e-12
 
