@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from hush.gradients import factors as gradients
-from hush.gradients import products
-from hush.gradients.factors import Outer, Rows, settle, squared_norms, weighted_sum
-from hush.gradients.products import nearest_tf32
+from hush.gradients import factors, norms, products
+from hush.gradients.chosen import among
+from hush.gradients.factors import Outer, Rows, settle, weighted_sum
+from hush.gradients.norms import squared_norms
+from hush.gradients.products import nearest_tf32, scaled
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -44,7 +45,7 @@ def largest_share(factor: Outer) -> float:
     (factor,) = settle([factor])
     assert isinstance(factor, Outer), "its gradients shouldn't be formed here"
     weights = 1 / squared_norms([factor]).sqrt()
-    each = [weighted_sum([gradients.among(factor, torch.tensor([i]))], weights[i : i + 1]) for i in range(len(weights))]
+    each = [weighted_sum([among(factor, torch.tensor([i]))], weights[i : i + 1]) for i in range(len(weights))]
     return max(float(x.double().norm()) for x in each)
 
 
@@ -78,11 +79,11 @@ class TestImitatedBfloat16:
         self, positions: int, size: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(products, "in_bfloat16", lambda x: x.dtype == torch.bfloat16)
-        monkeypatch.setattr(gradients, "steady", lambda x: False)
+        monkeypatch.setattr(factors, "steady", lambda x: False)
         for seed in range(3):
             a, b = cancelling(positions, size, torch.bfloat16, seed=seed)
             weights = 1 / squared_norms([Outer(a, b, (size, size))]).sqrt()
-            each = gradients.scaled(b, weights.view(-1, 1, 1, 1), coarse=False)
+            each = scaled(b, weights.view(-1, 1, 1, 1), coarse=False)
             assert each.dtype == torch.bfloat16
             sums = torch.einsum("ngto,ngti->noi", each.double(), a.double())
             assert float(sums.flatten(1).norm(dim=1).max()) <= 1 + 1e-4
@@ -104,7 +105,8 @@ class TestImitatedTF32:
             reads = of_norms if x.shape[-2] == y.shape[-1] and x.data_ptr() == y.data_ptr() else of_sums
             return torch.matmul(reads(x), reads(y))
 
-        monkeypatch.setattr(gradients, "product", product)
+        monkeypatch.setattr(factors, "product", product)
+        monkeypatch.setattr(norms, "product", product)
         monkeypatch.setattr(products, "in_tf32", lambda x, coarse: x.dtype == torch.float32)
 
     @pytest.mark.parametrize(("positions", "size"), [(2, 5), (2, 16), (8, 64)])
@@ -112,22 +114,22 @@ class TestImitatedTF32:
     def test_no_contribution_exceeds_the_threshold(
         self, positions: int, size: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(gradients, "steady", lambda x: False)
+        monkeypatch.setattr(factors, "steady", lambda x: False)
         a, b = between_tf32(positions, size, seed=1)
         assert largest_share(Outer(a, b, (size, size))) <= 1 + 1e-4
 
     @pytest.mark.usefixtures("kernels")
     def test_it_would_without_fitting(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(gradients, "steady", lambda x: False)
-        monkeypatch.setattr(gradients, "fitted", lambda x, coarse: x)
+        monkeypatch.setattr(factors, "steady", lambda x: False)
+        monkeypatch.setattr(factors, "fitted", lambda x, coarse: x)
         monkeypatch.setattr(products, "fitted", lambda x, coarse: x)
-        monkeypatch.setattr(gradients, "rounding_of_scaled", lambda b, coarse: 0.0)
+        monkeypatch.setattr(norms, "rounding_of_scaled", lambda b, coarse: 0.0)
         a, b = between_tf32(2, 5, seed=1)
         assert largest_share(Outer(a, b, (5, 5))) > 1.02
 
     @pytest.mark.usefixtures("kernels")
     def test_a_tied_embedding_is_clipped_by_what_is_summed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(gradients, "steady", lambda x: False)
+        monkeypatch.setattr(factors, "steady", lambda x: False)
         source = torch.Generator().manual_seed(3)
         n, positions, dim, words = 100, 3, 16, 60
         index = torch.randint(words, (n, positions), generator=source)

@@ -311,3 +311,37 @@ def test_a_programs_random_numbers_are_others_at_every_step(draw: str) -> None:
         step = clipped_sum([weight], losses, (torch.eye(12),), groups=[[0]], weigh=flat, engine=by, memory=memory)
         found.append(float(step.sums[0][0]))
     assert len(set(found)) == 5
+
+
+@pytest.mark.parametrize("size", [1e19, 1e20, 1e30, 1e38])
+@pytest.mark.parametrize("engine", [Ghost(), Grouped(2)], ids=["ghost", "grouped"])
+def test_a_huge_record_that_shows_no_places_changes_nobody_elses_dropout(size: float, engine: Any) -> None:
+    """It sends all through a slower way, which draws the same masks: else others moved by several thresholds."""
+    torch.manual_seed(1)
+    first, norm, last = nn.Linear(16, 12), nn.LayerNorm(12), nn.Linear(12, 5)
+    parameters = [*first.parameters(), *norm.parameters(), *last.parameters()]
+    x, y, counted = torch.randn(37, 16), torch.arange(37) % 5, torch.ones(37)
+
+    def losses(x: Tensor, y: Tensor, counted: Tensor) -> Tensor:
+        hidden = F.dropout(first(F.dropout(x, 0.5)).relu(), 0.3)
+        return torch.where(counted > 0, F.cross_entropy(last(norm(hidden)), y, reduction="none"), 0.0)
+
+    def total(x: Tensor, counted: Tensor) -> Tensor:
+        torch.manual_seed(7)
+        found = clipped_sum(
+            parameters,
+            losses,
+            (x, y, counted),
+            groups=[range(len(parameters))],
+            weigh=lambda norms: (1 / norms.clamp_min(1e-30)).clamp_max(1.0).where(norms.isfinite(), 0.0),
+            units=torch.arange(37) // 2 if isinstance(engine, Grouped) else None,
+            engine=engine,
+            filling=Filling(32, 32),
+            memory=Memory(),
+        )
+        return torch.cat([part.flatten() for part in found.sums])
+
+    huge, without = x.clone(), counted.clone()
+    huge[0], without[0] = size * x[0], 0.0
+    most = 2.0 if isinstance(engine, Grouped) else 1.0
+    assert (total(huge, counted) - total(x, without)).norm() <= most * (1 + 1e-3)

@@ -115,12 +115,19 @@ def _linear(call: Call, out: Tensor, k: int) -> Axis | None:
     return axis
 
 
-def _rows(call: Call, out: Tensor, k: int) -> Axis | None:
-    """Examples are first, and stay there."""
-    axis = _layer(call, out, k)
-    if axis is not None and axis.dim != 0:
-        raise Lost
-    return axis
+def _first(rule: Rule) -> Rule:
+    """What a rule says of examples that are first, and stay there."""
+
+    def at_first(call: Call, out: Tensor, k: int) -> Axis | None:
+        axis = rule(call, out, k)
+        if axis is not None and axis.dim != 0:
+            raise Lost
+        return axis
+
+    return at_first
+
+
+_rows, _losses = _first(_layer), _first(_keeping)
 
 
 def _convolving(call: Call, out: Tensor, k: int) -> Axis | None:
@@ -134,13 +141,6 @@ def _bilinear(call: Call, out: Tensor, k: int) -> Axis | None:
     one, two, *others = call.axes
     axis = agreed((one, two))
     if any(other is not None for other in others) or (axis is not None and axis.dim >= out.dim() - 1):
-        raise Lost
-    return axis
-
-
-def _losses(call: Call, out: Tensor, k: int) -> Axis | None:
-    axis = _keeping(call, out, k)
-    if axis is not None and axis.dim != 0:
         raise Lost
     return axis
 

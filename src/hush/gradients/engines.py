@@ -155,6 +155,7 @@ class Memory:
     way: int = 0  # the first way to differentiate along directions that may work, and why the ones before don't
     reason: str = ""
     sizes: dict[Any, float] = field(default_factory=dict)
+    begun: Any = None  # where the generators were when what is computed began (`randomness.Place`)
 
 
 @dataclass(frozen=True)

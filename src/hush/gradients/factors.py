@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 
 from hush.gradients.adding import added, steady, weighted_rows
-from hush.gradients.products import aligned, fitted, hidden, own, product, rounding_of_scaled, scaled, wide
+from hush.gradients.products import aligned, fitted, product, scaled, wide
 from hush.rounding import TOGETHER
 
 # Forming a gradient costs dim(a) * dim(b) a position and saves the second matrix product; Gram matrices cost
 # T * (dim(a) + dim(b)), and each is written and read once more. So forming costs less up to twice the factors' memory,
 # but it may take no more than they do on a GPU, and little more on a CPU.
 _ROOM_ON_GPU, _ROOM_ON_CPU = 1.0, 1.2
-_UNFOLDED_ON_GPU, _UNFOLDED_ON_CPU = 1 << 27, 1 << 22  # bytes of windows at a time
+UNFOLDED_ON_GPU, UNFOLDED_ON_CPU = 1 << 27, 1 << 22  # bytes of windows at a time
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def settle(factors: list[Factor]) -> list[Factor]:
         factors = _joined(factors)
     if len(factors) == 1:
         return [_as_seen(_cheapest(factors[0]))]
-    pair = _tied(factors)
+    pair = tied(factors)
     if pair is not None and isinstance(_cheapest(pair[1]), Outer):
         return [_as_seen(factor) for factor in factors]
     return [Formed(sum((formed(factor) for factor in factors[1:]), formed(factors[0])))]
@@ -115,23 +115,6 @@ def _as_seen(factor: Factor) -> Factor:
     if factor.sizes[1] > 1:
         compact, b = compact if factor.unfold is not None else aligned(compact, coarse), aligned(b, coarse)
     return replace(factor, compact=compact, b=b)
-
-
-def squared_norms(factors: list[Factor]) -> Tensor:
-    """`||sum of settled factors||^2` of every example, in float32 or better; at most a rounding error too small.
-
-    With what rounding may add when they are scaled (`hush.gradients.products`).
-    """
-    pair = _tied(factors)
-    if pair is None:
-        (factor,) = factors
-        squares, slack = _squares(factor)
-    else:
-        rows, outer = pair
-        of_outer, slack = _squares(outer)
-        cross = _cross(rows, outer) + _hidden_in_cross(rows, outer)
-        squares = (_squares(rows)[0] + of_outer + 2 * cross).clamp_min(0.0)
-    return squares if slack is None else (squares.sqrt() + slack).square()
 
 
 def weighted_sum(factors: list[Factor], weights: Tensor) -> Tensor:
@@ -148,12 +131,12 @@ def formed(factor: Factor) -> Tensor:
         return wide(factor.grads)
     if isinstance(factor, Rows):
         n, vocabulary, dim = factor.examples, factor.shape[0], factor.values.shape[-1]
-        values, index = _without_padding(factor)
+        values, index = without_padding(factor)
         offset = torch.arange(n, device=index.device).view(-1, 1) * vocabulary
         table = values.new_zeros(n * vocabulary, dim)
         table.index_add_(0, (index + offset).flatten(), values.reshape(-1, dim))
         return table.view(n, *factor.shape)
-    pieces = _pieces(factor)
+    pieces = in_pieces(factor)
     found = (product(piece.b.transpose(-1, -2), piece.a, factor.coarse) for piece in pieces)
     grads = next(found) if len(pieces) == 1 else _joined_rows(found, factor.examples)
     return _as_weight(grads, factor).reshape(factor.examples, *factor.shape)
@@ -177,67 +160,6 @@ def _joined_rows(pieces: Iterable[Tensor], n: int) -> Tensor:
         done += len(piece)
     assert whole is not None
     return whole
-
-
-def regroup(factor: Factor, slots: Tensor) -> Factor:
-    """Join examples into units: row u of `slots` (`[units, most]`) names unit u's examples, padded with -1."""
-    units, most = slots.shape
-    there = slots >= 0
-    if isinstance(factor, Formed):
-        grads = factor.grads[slots.clamp_min(0)]
-        keep = there.view(units, most, *[1] * (grads.dim() - 2))
-        return Formed(torch.where(keep, grads, 0).sum(1))
-    if isinstance(factor, Rows):
-        index = torch.where(there[..., None], factor.index[slots.clamp_min(0)], -1).flatten(1, 2)
-        return replace(factor, index=index, values=factor.values[slots.clamp_min(0)].flatten(1, 2))
-    keep = there.view(units, most, 1, 1, 1)
-
-    def gathered(x: Tensor) -> Tensor:
-        picked = torch.where(keep, x[slots.clamp_min(0)], 0)
-        return picked.transpose(1, 2).flatten(2, 3)
-
-    return replace(factor, compact=gathered(factor.a), b=gathered(factor.b), unfold=None)
-
-
-def take(factor: Factor, example: int) -> Tensor:
-    """One example's gradient, written out."""
-    piece = slice(example, example + 1)
-    if isinstance(factor, Formed):
-        return factor.grads[example]
-    if isinstance(factor, Rows):
-        return formed(replace(factor, index=factor.index[piece], values=factor.values[piece]))[0]
-    return formed(replace(factor, compact=factor.a[piece], b=factor.b[piece], unfold=None))[0]
-
-
-def among(factor: Factor, index: Tensor) -> Factor:
-    """The factor of some of the examples."""
-    if isinstance(factor, Formed):
-        return Formed(factor.grads[index])
-    if isinstance(factor, Rows):
-        return replace(factor, index=factor.index[index], values=factor.values[index])
-    if factor.unfold is None or factor.compact.shape[0] != factor.examples:
-        return replace(factor, compact=_as_it_lies(factor.a, index), b=_as_it_lies(factor.b, index), unfold=None)
-    return replace(factor, compact=factor.compact[index], b=_as_it_lies(factor.b, index))
-
-
-def emptied(factor: Factor, which: Tensor) -> Factor:
-    """The factor with nothing in the places of some examples: zero times what isn't finite wouldn't be zero."""
-
-    def without(x: Tensor) -> Tensor:
-        return x.masked_fill(which.view(-1, *[1] * (x.dim() - 1)), 0)
-
-    if isinstance(factor, Formed):
-        return Formed(without(factor.grads))
-    if isinstance(factor, Rows):
-        return replace(factor, index=factor.index.masked_fill(which[:, None], -1))
-    if factor.unfold is None or factor.compact.shape[0] != factor.examples:
-        return replace(factor, compact=without(factor.a), b=without(factor.b), unfold=None)
-    return replace(factor, compact=without(factor.compact), b=without(factor.b))
-
-
-def _as_it_lies(x: Tensor, index: Tensor) -> Tensor:
-    """Some rows of a tensor, without turning its last two dimensions round in memory."""
-    return x[index] if x.stride(-1) == 1 else x.transpose(-1, -2)[index].transpose(-1, -2)
 
 
 def _joined(factors: list[Factor]) -> list[Factor]:
@@ -274,7 +196,7 @@ def worth_forming(positions: int, d_in: int, d_out: int, like: Tensor) -> bool:
     return d_in * d_out <= (_ROOM_ON_GPU if like.is_cuda else _ROOM_ON_CPU) * positions * (d_in + d_out)
 
 
-def _tied(factors: list[Factor]) -> tuple[Rows, Outer] | None:
+def tied(factors: list[Factor]) -> tuple[Rows, Outer] | None:
     """An embedding and a linear layer that share their weight."""
     if len(factors) == 2:
         rows, outer = sorted(factors, key=lambda factor: isinstance(factor, Outer))
@@ -283,93 +205,12 @@ def _tied(factors: list[Factor]) -> tuple[Rows, Outer] | None:
     return None
 
 
-def _squares(factor: Factor) -> tuple[Tensor, Tensor | None]:
-    """Squared norms, and by how much more than scaled norms the scaled gradients may come out, if they may."""
-    if isinstance(factor, Formed):
-        flat = wide(factor.grads).reshape(factor.examples, -1)
-        return _dot(flat, flat), None
-    if isinstance(factor, Rows):
-        values, index = _without_padding(factor)
-        gram = product(values, values.transpose(-1, -2))
-        same = index[:, :, None] == index[:, None, :]
-        squares = _total(torch.where(same, gram, 0))
-        # A row's values may cancel: what rounding hides of the norm, and of the sum, is relative to their magnitudes.
-        lengths = gram.diagonal(0, -2, -1).clamp_min(0.0).sqrt()
-        sizes = _total(torch.where(same, lengths[:, :, None] * lengths[:, None, :], 0))
-        return (squares + hidden(gram, values.shape[-1], values.shape[1]) * sizes).clamp_min(0.0), None
-    found = [_outer_squares(piece) for piece in _pieces(factor)]
-    squares, sizes = found[0] if len(found) == 1 else [torch.cat(column) for column in zip(*found, strict=True)]
-    share = rounding_of_scaled(factor.b, factor.coarse)
-    return squares, share * sizes if share else None
-
-
-def _outer_squares(factor: Outer) -> tuple[Tensor, Tensor]:
-    """Squared norms, and `sum_t |a_t| |b_t|`."""
-    a, b = factor.a, factor.b
-    n, (_, positions, d_in, d_out) = factor.examples, factor.sizes
-    if positions == 1:
-        wide_a, wide_b = wide(a), wide(b)
-        # squares below the smallest number vanish, though what they are multiplied with may be large
-        tiny = torch.finfo(wide_a.dtype).tiny
-        each = (_dot(wide_a, wide_a) + d_in * tiny) * (_dot(wide_b, wide_b) + d_out * tiny)
-        return each.flatten(1).sum(1), each.sqrt().flatten(1).sum(1)
-    a, b = aligned(a, factor.coarse), aligned(b, factor.coarse)
-    gram_a, gram_b = (product(x, x.transpose(-1, -2), factor.coarse) for x in (a, b))
-    squares = _dot(gram_a.reshape(n, -1), gram_b.reshape(n, -1))
-    # What rounding may hide where positions cancel: relative to (sum_t |a_t| |b_t|)^2, not to the norm itself.
-    of_a, of_b = (gram.diagonal(0, -2, -1).clamp_min(0.0).sqrt() for gram in (gram_a, gram_b))
-    sizes = (of_a * of_b).flatten(1).sum(1)
-    # squares below the smallest number vanish, though what they are multiplied with may be large
-    least_a, least_b = (math.sqrt(d * torch.finfo(gram_a.dtype).tiny) for d in (d_in, d_out))
-    vanished = (of_a.flatten(1).sum(1) * least_b).square() + (of_b.flatten(1).sum(1) * least_a).square()
-    return (squares + (hidden(gram_a, d_in, d_out) * sizes) * sizes + vanished).clamp_min(0.0), sizes
-
-
-@own
-def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """Inner products of rows; their entries' products are written out, on a CPU not of all examples at once."""
-    n, each = len(x), x[:1].numel() * x.element_size()
-    at_once = n if x.is_cuda else max(1, _UNFOLDED_ON_CPU // max(each, 1))
-    if at_once >= n:
-        result: Tensor = torch.linalg.vecdot(x, y)
-        return result
-    return torch.cat([torch.linalg.vecdot(a, b) for a, b in zip(x.split(at_once), y.split(at_once), strict=True)])
-
-
-def _total(x: Tensor) -> Tensor:
-    """The sum of every example's matrix, by rows first: compilers give a whole one to one of a GPU's processors."""
-    return x.sum(2).sum(1)
-
-
-def _cross(rows: Rows, outer: Outer) -> Tensor:
-    """`<G_rows, G_outer>`: a tied embedding. Row index[t] of `b_s a_s^T` is `b_s[index[t]] a_s`."""
-    a, values, picked = _meeting(rows, outer)
-    return _total(product(a, values.transpose(-1, -2)) * picked)
-
-
-def _hidden_in_cross(rows: Rows, outer: Outer) -> Tensor:
-    """What rounding may hide of it, relative to the magnitudes that are added up."""
-    a, values, picked = _meeting(rows, outer)
-    of_a, of_values = (torch.linalg.vector_norm(wide(x), dim=-1) for x in (a, values))
-    sizes = _total(of_a[:, :, None] * of_values[:, None, :] * picked.abs())
-    return hidden(sizes, values.shape[-1], values.shape[1]) * sizes
-
-
-def _meeting(rows: Rows, outer: Outer) -> tuple[Tensor, Tensor, Tensor]:
-    """`a_s`, the rows' values, and `b_s[index[t]]`."""
-    values, index = _without_padding(rows)
-    a, b = outer.a[:, 0], outer.b[:, 0]
-    if outer.transposed:
-        a, b = b, a
-    return a[..., : values.shape[-1]], values, wide(b.gather(2, index[:, None, :].expand(-1, b.shape[1], -1)))
-
-
 def _weighted(factor: Factor, weights: Tensor) -> Tensor:
     if isinstance(factor, Formed):
         grads = wide(factor.grads)
         return weighted_rows(grads.reshape(len(grads), -1), weights).view(grads.shape[1:])
     if isinstance(factor, Rows):
-        values, index = _without_padding(factor)
+        values, index = without_padding(factor)
         values = values * weights.view(-1, 1, 1)
         dim, dtype = values.shape[-1], values.dtype
         values = values.double() if steady(values) else values
@@ -383,7 +224,7 @@ def _weighted(factor: Factor, weights: Tensor) -> Tensor:
         # one position an example: all in float64 costs no more than adding up many small products
         double = replace(factor, compact=factor.compact.double(), b=factor.b.double())
         return _weighted_outer(double, weights.double()).to(factor.b.dtype)
-    pieces = _pieces(factor, TOGETHER if steady(factor.b) else None)
+    pieces = in_pieces(factor, TOGETHER if steady(factor.b) else None)
     shares = weights.split([piece.examples for piece in pieces])
     if len(pieces) == 1:
         return _weighted_outer(pieces[0], shares[0])
@@ -402,13 +243,13 @@ def _weighted_outer(factor: Outer, weights: Tensor) -> Tensor:
     return _as_weight(product(b.transpose(-1, -2), a, factor.coarse), factor).reshape(factor.shape)
 
 
-def _pieces(factor: Outer, together: int | None = None) -> list[Outer]:
+def in_pieces(factor: Outer, together: int | None = None) -> list[Outer]:
     """The factor in parts of some examples each, so that unfolding one takes little memory; of `together` at most."""
     n, (groups, positions, d_in, _) = factor.examples, factor.sizes
     most = n if together is None else together
     if factor.unfold is not None and factor.compact.shape[0] == n:
         each = groups * positions * d_in * factor.compact.element_size()
-        most = min(most, max(1, (_UNFOLDED_ON_GPU if factor.b.is_cuda else _UNFOLDED_ON_CPU) // max(each, 1)))
+        most = min(most, max(1, (UNFOLDED_ON_GPU if factor.b.is_cuda else UNFOLDED_ON_CPU) // max(each, 1)))
     elif factor.unfold is not None and most < n:
         factor = replace(factor, compact=factor.a, unfold=None)
     if most >= n:
@@ -417,7 +258,7 @@ def _pieces(factor: Outer, together: int | None = None) -> list[Outer]:
     return [replace(factor, compact=compact, b=b) for compact, b in pairs]
 
 
-def _without_padding(rows: Rows) -> tuple[Tensor, Tensor]:
+def without_padding(rows: Rows) -> tuple[Tensor, Tensor]:
     """The values as their products see them, in float32 or better, and the rows' numbers."""
     values = torch.where((rows.index >= 0)[..., None], wide(rows.values), 0)
     return fitted(values, coarse=False), rows.index.clamp_min(0)

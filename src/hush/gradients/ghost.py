@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hush.gradients.chosen import emptied, regroup
 from hush.gradients.company import refuse_company
 from hush.gradients.engines import ClippedSum, Groups, Memory, Task, count, one_loss_each, slots_of
-from hush.gradients.factors import Factor, Formed, emptied, formed, regroup, settle, squared_norms, weighted_sum
+from hush.gradients.factors import Factor, Formed, formed, settle, weighted_sum
 from hush.gradients.filling import weights_of
 from hush.gradients.layout import Layout
+from hush.gradients.norms import squared_norms
 from hush.gradients.placing import must_look, now_and_then, places, structure
 from hush.gradients.plain import per_example
 from hush.gradients.probing import Verdict
@@ -69,6 +71,8 @@ def prepare(task: Task, memory: Memory) -> Prepared:
     notes = ["ghost"]
     if missed:
         order = sorted(missed)
+        if memory.begun is not None:
+            memory.begun.go_back()  # vectorised, the loss draws the same numbers: who came here changes nobody else's
         grads, _, how = per_example(parameters, losses, batch, order)
         for k, grad in zip(order, grads, strict=True):
             factors[k] = _settled([Formed(grad)], slots)

@@ -48,7 +48,7 @@ def of_finite_units(
     slower way was gone because gradients that aren't finite, of finite losses, show no places: with those who stand in
     places are found, and known when all are computed as they were.
     """
-    place = Place({p.device for p in task.parameters}, random)
+    place = memory.begun = Place({p.device for p in task.parameters}, random)
     way, now = memory.way, memory
     for _ in range(_ASKED):
         first = run(task, now)

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hush.gradients.factors import Factor, Outer, among, weighted_sum
+from hush.gradients.chosen import among
+from hush.gradients.factors import Factor, Outer, weighted_sum
 from hush.gradients.layout import Layout, possible
 from hush.gradients.rules.common import Unfit
 from hush.gradients.tape import Use
