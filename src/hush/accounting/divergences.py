@@ -70,13 +70,13 @@ def kappa2(f: TradeoffFunction) -> float:
 
 def kappa3(f: TradeoffFunction) -> float:
     """The absolute third moment of the log-likelihood ratio under P, integral of |log|f'||^3."""
-    return f.expectation(lambda ratio: np.abs(ratio) ** 3)
+    return f.expectation(lambda ratio: np.abs(ratio) ** 3, bend=0.0)
 
 
 def kappa3_bar(f: TradeoffFunction) -> float:
     """The absolute third *central* moment, integral of |log|f'| + kl(f)|^3."""
     mean = kl(f)
-    return f.expectation(lambda ratio: np.abs(ratio + mean) ** 3) if math.isfinite(mean) else math.inf
+    return f.expectation(lambda ratio: np.abs(ratio + mean) ** 3, bend=-mean) if math.isfinite(mean) else math.inf
 
 
 def chi_square(f: TradeoffFunction) -> float:
@@ -86,7 +86,7 @@ def chi_square(f: TradeoffFunction) -> float:
 
 def chi_square_plus(f: TradeoffFunction) -> float:
     """The half of chi-square where Q is the likelier, integral of (|f'| - 1)_+^2 (Dong, Roth, Su 2022, Theorem 11)."""
-    return math.inf if f(0.0) < 1 else f.expectation(lambda ratio: np.expm1(np.maximum(ratio, 0.0)) ** 2)
+    return math.inf if f(0.0) < 1 else f.expectation(lambda ratio: np.expm1(np.maximum(ratio, 0.0)) ** 2, bend=0.0)
 
 
 def total_variation(f: TradeoffFunction) -> float:

@@ -51,8 +51,8 @@ class TradeoffFunction(ABC):
         """log |f'(alpha)|, the log-likelihood ratio log dQ/dP at the threshold of the level-alpha test."""
 
     @abstractmethod
-    def expectation(self, of: Callable[[Array], Array]) -> float:
-        """E_P[of(log dQ/dP)], the integral of of(log |f'|) over [0, 1]."""
+    def expectation(self, of: Callable[[Array], Array], bend: float | None = None) -> float:
+        """E_P[of(log dQ/dP)], the integral of of(log |f'|) over [0, 1]; `of` may have a kink at `bend`."""
 
     @abstractmethod
     def conjugate(self, slope: ArrayLike) -> Array:
@@ -121,7 +121,7 @@ class PiecewiseLinear(TradeoffFunction):
         index = np.searchsorted(self.vertices[0], alpha, side="right") - 1
         return np.asarray(ratios[np.clip(index, 0, len(ratios) - 1)])
 
-    def expectation(self, of: Callable[[Array], Array]) -> float:
+    def expectation(self, of: Callable[[Array], Array], bend: float | None = None) -> float:
         charged = self.null > 0
         return float(self.null[charged] @ of(self._log_ratios()[charged]))
 
@@ -161,13 +161,14 @@ class Curve(TradeoffFunction):
         with np.errstate(divide="ignore", over="ignore"):
             return np.asarray(self.log_ratio(alpha))
 
-    def expectation(self, of: Callable[[Array], Array]) -> float:
-        """By Gauss-Legendre panels in z, x = Phi(-z), split at the corners; refused where it isn't resolved.
+    def expectation(self, of: Callable[[Array], Array], bend: float | None = None) -> float:
+        """By Gauss-Legendre panels in z, x = Phi(-z), split at the corners and at the bend; refused if not resolved.
 
         The last 1e-16 of x next to 1 is left out: doubles can't tell those levels from 1.
         """
         corners = np.array([c for c in self.corners if 1e-300 < c < 1 - 1e-15])
-        edges = np.unique(np.concatenate([np.linspace(_Z_LOW, _Z_HIGH, 93), -ndtri(corners)]))
+        bends = [] if bend is None else [self._where(bend)]
+        edges = np.unique(np.concatenate([np.linspace(_Z_LOW, _Z_HIGH, 93), -ndtri(corners), bends]))
         half = 0.5 * np.diff(edges)[:, None]
         z = edges[:-1, None] + half * (_NODES + 1)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -178,6 +179,16 @@ class Curve(TradeoffFunction):
         if math.isnan(total) or np.abs(terms[-1]).sum() > 1e-12 * np.abs(terms).sum():
             raise ValueError(f"The integral over {self.name} lies in type I errors below 1e-300: use a closed form.")
         return total
+
+    def _where(self, ratio: float) -> float:
+        """The z where log |f'|, which rises with it, passes that value."""
+        low, high = _Z_LOW, _Z_HIGH
+        while high - low > 2e-15 * max(1.0, abs(low)):
+            middle = 0.5 * (low + high)
+            if not low < middle < high:
+                break
+            low, high = (middle, high) if self.log_slope(ndtr(np.array([-middle])))[0] < ratio else (low, middle)
+        return high
 
     def conjugate(self, slope: ArrayLike) -> Array:
         y = np.asarray(slope, dtype=np.float64)
