@@ -424,3 +424,9 @@ def test_a_sampled_gaussian_curve_composes_like_the_gaussian(mu: float) -> None:
         assert bounds.lower <= exact.upper
         assert bounds.upper >= exact.lower
         assert bounds.width <= 1e-3 * bounds.upper
+
+
+def test_the_sum_of_errors_encloses_what_no_floating_point_number_shows():
+    """1 less an advantage of 5e-18 was [1, 1]."""
+    total = RandomisedResponse(1e-17).error_sum()
+    assert total.lower < 1 == total.upper

@@ -261,7 +261,8 @@ def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array
 def error_sum(mechanism: Mechanism) -> Bounds:
     """The smallest sum of type I and type II error: 1 - delta(0)."""
     advantage = delta(mechanism, 0.0)
-    return Bounds(max(1 - advantage.upper, 0.0), 1 - advantage.lower)
+    low, high = math.nextafter(1 - advantage.upper, 0.0), math.nextafter(1 - advantage.lower, 2.0)
+    return Bounds(low, min(high, 1.0))
 
 
 def _finite_curve(mechanism: Mechanism, floor: float = 0.0) -> crossing.Curve | None:
