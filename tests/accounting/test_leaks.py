@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from hush.accounting import Gaussian, Guarantees, Laplace, Mechanism
+from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, points
+from hush.accounting.kinds import directions
 
 STEPS = Gaussian(2.4).poisson(1 / 8) * 100 + Gaussian(20.0)
 LEAK = Guarantees.of(0.0, 1e-8)
@@ -57,3 +59,24 @@ def test_the_trade_off_curve_shifts_by_the_leak_and_is_quick() -> None:
     both, _ = curve(np.array([0.2]))
     assert both[0] == pytest.approx(0.99 * alone[0], abs=5e-3)
     assert curve.error_sum.lower == pytest.approx(0.99 * STEPS.error_sum().lower, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("run", "leak", "count"),
+    [
+        (Guarantees.of(1.0, 1e-5).poisson(0.1), Fraction(1e-5) * Fraction(0.1), 10),
+        (Guarantees.of(0.5, 1e-3, REPLACE_ONE).uniform(1, of=3), Fraction(1e-3) / 3, 3),
+        (Guarantees(((0.5, 1e-3), (2.0, 1e-9))).poisson(1e-3), Fraction(1e-9) * Fraction(1e-3), 1),
+    ],
+)
+def test_promises_on_a_sample_jump_at_their_leak_and_nowhere_else(run: Mechanism, leak: Fraction, count: int) -> None:
+    """One floating-point number below the leak nothing is enough, at it and above the largest finite loss is."""
+    whole, total = 1 - (1 - leak) ** count, run * count
+    at = float(whole)
+    above = at if Fraction(at) >= whole else math.nextafter(at, 1.0)
+    below = math.nextafter(above, 0.0)
+    assert total.epsilon(below).lower == 1e4
+    bounds = total.epsilon(above)
+    assert bounds.width <= 1e-3 * bounds.upper
+    largest = max(exact.top for steps in directions(run) if (exact := points.exact(steps[0][0])) is not None)
+    assert bounds.upper == pytest.approx(count * largest, rel=1e-3)

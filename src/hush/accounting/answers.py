@@ -27,9 +27,10 @@ from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, surely_beyond
 from hush.accounting.kinds import FAR_BELOW, Steps, directions, gaussian_composition, has_renyi
 from hush.accounting.kinds import tolerance as usual_tolerance
-from hush.accounting.leaks import left_of, log_holds, without_leaks
+from hush.accounting.leaks import left_of, log_holds, sampled_leaks, without_leaks
 from hush.accounting.losses import Atoms, Enclosed
 from hush.accounting.mechanisms import Mechanism
+from hush.accounting.points import exact, loss_range
 from hush.accounting.releases import Guarantees, RandomisedResponse, Tradeoff
 
 Engine = Callable[[Steps, float, float], tuple[float, float]]
@@ -65,6 +66,8 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     gaussian = gaussian_composition(mechanism)
     if gaussian is not None:
         return _ordered(subsampled.epsilon(gaussian, log_delta))
+    if (known := sampled_leaks(mechanism)) and left_of(delta, known)[1] < 0:
+        return Bounds(EPSILON_LIMIT, math.inf)  # the leak alone exceeds delta
     least, most, aim = 0.0, math.inf, tolerance or usual_tolerance(mechanism)
     if isinstance(mechanism, Group) and log_delta < _NEAR_ONE and grouped.fits(mechanism):
         least, most = grouped.epsilon(mechanism, log_delta, aim)
@@ -87,6 +90,8 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
             break  # the other direction changes nothing
     lowest = max(end for end, _ in found)
     highest = min(max(end for _, end in found), mechanism.largest_loss * (1 + _LOOSE))
+    if known and left_of(delta, known)[0] >= 0:
+        highest = min(highest, _largest_finite(mechanism))
     return _ordered((lowest, highest if highest <= EPSILON_LIMIT else math.inf))
 
 
@@ -127,6 +132,15 @@ def _epsilon_beside_leaks(rest: Mechanism, left: tuple[float, float], tolerance:
     elif least == 0 and rest.largest_loss <= EPSILON_LIMIT:
         high = rest.largest_loss * (1 + _LOOSE)
     return Bounds(min(low, high), high)
+
+
+def _largest_finite(mechanism: Mechanism) -> float:
+    """The largest total loss beside infinite ones, rounded up: there delta is the leak."""
+    tops = [
+        [(law.top if (law := exact(pair)) is not None else loss_range(pair)[1], count) for pair, count in steps]
+        for steps in directions(mechanism)
+    ]
+    return max(math.fsum(count * top for top, count in row) for row in tops) * (1 + 4 * _LOOSE)
 
 
 def _single_epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:

@@ -19,6 +19,7 @@ from fractions import Fraction
 
 from hush.accounting.mechanisms import Mechanism, compose
 from hush.accounting.releases import Guarantees
+from hush.accounting.sampled import Poisson, Uniform
 
 _DIGITS = 130
 _SURE = Decimal(10) ** -100  # of the logarithms: what is smaller can't be told from 0
@@ -53,7 +54,23 @@ def log_holds(leaks: Sequence[tuple[float, int]]) -> float:
     return math.fsum(count * math.log1p(-delta) for delta, count in leaks)
 
 
-def left_of(delta: float, leaks: Sequence[tuple[float, int]]) -> tuple[float, float]:
+def sampled_leaks(mechanism: Mechanism) -> list[tuple[Fraction, int]] | None:
+    """(chance to fail, count) of all promises, on samples too; None where something else may tell everything."""
+    leaks: list[tuple[Fraction, int]] = []
+    for part, count in mechanism.parts():
+        inner, rate = part, Fraction(1)
+        if isinstance(part, Poisson):
+            inner, rate = part.inner, Fraction(part.rate)
+        elif isinstance(part, Uniform):
+            inner, rate = part.inner, Fraction(part.batch, part.of)
+        if isinstance(inner, Guarantees):
+            leaks.append((rate * Fraction(min(delta for _, delta in inner.promises)), count))
+        elif not math.isfinite(part.largest_loss):
+            return None
+    return [(leak, count) for leak, count in leaks if leak > 0]
+
+
+def left_of(delta: float, leaks: Sequence[tuple[float | Fraction, int]]) -> tuple[float, float]:
     """Bounds on the delta of the rest; both are 0 where the leak is exactly delta, negative where it exceeds it.
 
     From -1 to 1e-90 where it can't be told whether delta or the leak is larger.
@@ -77,9 +94,10 @@ def left_of(delta: float, leaks: Sequence[tuple[float, int]]) -> tuple[float, fl
     return (0.0, 0.0) if gap == 0 else (-1.0, -1.0) if gap < 0 else (0.0, _NEXT_TO_NOTHING)
 
 
-def _log_kept(delta: float) -> Decimal:
+def _log_kept(delta: float | Fraction) -> Decimal:
     """log(1 - delta), to a hundred digits of its own."""
-    exact = Decimal(delta)
+    given = Fraction(delta)
+    exact = Decimal(given.numerator) / Decimal(given.denominator)
     if delta > _SERIES:
         return (1 - exact).ln()
     return -sum((exact**k / k for k in range(1, 7)), Decimal(0))
