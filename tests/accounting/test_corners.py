@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from fractions import Fraction
 from itertools import pairwise
 
 import mpmath as mp
@@ -281,3 +282,28 @@ def test_losses_of_bins_are_as_sharp_as_the_certificate_says() -> None:
         for number, other, loss in zip(p.tolist(), q.tolist(), binning._log_quotient(p, q).tolist(), strict=True):
             truth = mp.log(mp.mpf(number) / mp.mpf(other))
             assert abs(loss - truth) <= 2.0**-50 * abs(truth)
+
+
+@pytest.mark.parametrize("noise", [1e200, 1e-200, 1e308, 5e-324])
+def test_noise_whose_square_is_no_number_is_refused_in_a_sentence(noise: float) -> None:
+    for release in (Gaussian, Laplace, lambda given: Projected(given, 10), Gaussian.joint):
+        with pytest.raises(ValueError, match="noise multiplier must lie between"):
+            release(noise)
+
+
+def test_numbers_of_any_kind_survive_json() -> None:
+    third = Fraction(1, 3)
+    for run in (
+        Gaussian(third).poisson(Fraction(1, 100)) * 5,
+        Laplace(third),
+        Projected(third, 4),
+        RandomisedResponse(third),
+        Gaussian(np.float32(2)),  # type: ignore[arg-type]
+    ):
+        assert Mechanism.from_json(run.to_json()) == run
+    assert Gaussian(Fraction(13, 10)) == Gaussian(1.3)
+
+
+def test_little_noise_beyond_the_domain_raises_nothing() -> None:
+    bounds = (Gaussian(0.01).poisson(0.01) * 100).delta(1.0)
+    assert 0.6 < bounds.lower <= bounds.upper <= 1

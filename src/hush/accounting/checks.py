@@ -12,6 +12,14 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"{name} must be positive and finite, got {value}.")
 
 
+def as_noise(value: float, low: float = 1e-4, high: float = 1e9) -> float:
+    """A noise multiplier as a floating-point number, refused where its square or inverse would be none."""
+    check_positive("The noise multiplier", value)
+    if not low <= value <= high:
+        raise ValueError(f"The noise multiplier must lie between {low:g} and {high:g}, got {float(value):g}.")
+    return float(value)
+
+
 def check_whole(name: str, value: float) -> None:
     """A whole number from 1 on; 3.0 and NumPy's integers will do, True will not."""
     whole = _is_number(value) and not isinstance(value, bool) and 1 <= value < math.inf and value == int(value)

@@ -279,7 +279,7 @@ def is_complement(log_delta: float) -> bool:
 
 def log_complement(log_delta: float) -> float:
     """log(1 - delta)."""
-    return math.log(-math.expm1(log_delta))
+    return math.log(-math.expm1(log_delta)) if log_delta < 0 else -math.inf
 
 
 def solve_for_delta(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from hush.accounting.checks import check_guarantee, check_positive, check_whole
+from hush.accounting.checks import as_noise, check_guarantee, check_whole
 from hush.accounting.mechanisms import ADD_REMOVE, BOUND, REPLACE_ONE, Mechanism, Neighbours
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Gaussian(Mechanism):
     neighbours: Neighbours = ADD_REMOVE
 
     def __post_init__(self) -> None:
-        check_positive("The noise multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", as_noise(self.noise_multiplier))
 
     def describe(self) -> str:
         return f"Gaussian(noise_multiplier={self.noise_multiplier:g})"
@@ -52,11 +52,9 @@ class Gaussian(Mechanism):
         Per-layer noise, or a count beside a gradient.  Charging them as separately subsampled releases would
         understate the loss, so subsample this value instead.
         """
-        for noise in noise_multipliers:
-            check_positive("The noise multiplier", noise)
         if not noise_multipliers:
             raise ValueError("A joint release needs at least one noise multiplier.")
-        return Gaussian(sum(noise**-2 for noise in noise_multipliers) ** -0.5, neighbours)
+        return Gaussian(sum(as_noise(noise) ** -2 for noise in noise_multipliers) ** -0.5, neighbours)
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Laplace(Mechanism):
     neighbours: Neighbours = ADD_REMOVE
 
     def __post_init__(self) -> None:
-        check_positive("The noise multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", as_noise(self.noise_multiplier, 1e-100, 1e100))
 
     def describe(self) -> str:
         return f"Laplace(noise_multiplier={self.noise_multiplier:g})"
@@ -96,6 +94,7 @@ class RandomisedResponse(Mechanism):
 
     def __post_init__(self) -> None:
         check_guarantee(self.truth_epsilon)
+        object.__setattr__(self, "truth_epsilon", float(self.truth_epsilon))
 
     def describe(self) -> str:
         return f"RandomisedResponse(truth_epsilon={self.truth_epsilon:g})"
@@ -238,7 +237,7 @@ class Projected(Mechanism):
     neighbours: Neighbours = ADD_REMOVE
 
     def __post_init__(self) -> None:
-        check_positive("The noise multiplier", self.noise_multiplier)
+        object.__setattr__(self, "noise_multiplier", as_noise(self.noise_multiplier))
         check_whole("The number of projections", self.projections)
 
     @property

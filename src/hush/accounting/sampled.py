@@ -37,6 +37,7 @@ class Poisson(Mechanism):
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
+        object.__setattr__(self, "rate", float(self.rate))
         _check_samplable(self.inner)
         if self.neighbours is REPLACE_ONE and not isinstance(self.inner, Gaussian | Laplace):
             raise ValueError(
