@@ -152,10 +152,10 @@ def _with_far_tail(pair: Pair, edges: Array, p: Array, q: Array) -> Points | Non
         return None
     masses, _ = spread(np.append(p[: j + 1], 0.0), np.append(q[: j + 1], 0.0), edges[: j + 1])
     first = int(np.argmax(np.cumsum(p) > _LEAST))
-    if first > 0:
-        first = min(first, j)
-        masses[:first] = 0.0
-        masses[first] += 2 * _LEAST
+    if first > 0:  # the first bin with a mass that is known begins at the edge before
+        lowest = min(first, j) - 1
+        masses[:lowest] = 0.0
+        masses[lowest] += 2 * _LEAST
     known = _points(edges[: j + 1], masses, 0.0)
     kept = np.unique(np.linspace(0, logs.size - 1, min(logs.size, _TAIL)).astype(int))
     places, logs = edges[j:][kept], logs[kept]
