@@ -85,7 +85,7 @@ def private(
         trainer.step(losses, inputs[: len(positions)], targets[: len(positions)])
 
     def note() -> str:
-        return "; ".join([*trainer.notes, f"drawing and charging {1e3 * statistics.median(drawing):.2f} ms"])
+        return "; ".join([*trainer.local.notes, f"drawing and charging {1e3 * statistics.median(drawing):.2f} ms"])
 
     return Step(step, note)
 

@@ -84,11 +84,11 @@ def own(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The function in the precision that it is written in, also inside the user's autocast."""
 
     @functools.wraps(function)
-    def as_written(x: Tensor, *others: Any) -> Tensor:
+    def as_written(x: Tensor, *others: Any, **named: Any) -> Tensor:
         if not torch.is_autocast_enabled(x.device.type):
-            return function(x, *others)
+            return function(x, *others, **named)
         with torch.autocast(x.device.type, enabled=False):
-            return function(x, *others)
+            return function(x, *others, **named)
 
     return as_written
 
