@@ -68,7 +68,7 @@ def stepper(name: str, r: int | None, device: torch.device) -> tuple[Step, Calla
     def step() -> None:
         run.step(losses, *next(batches))
 
-    return step, lambda: {"notes": run.notes, "sizes": fitted(run)}
+    return step, lambda: {"notes": run.local.notes, "sizes": fitted(run)}
 
 
 def measured(name: str, r: int | None, device: torch.device, seconds: float, look: bool) -> dict[str, Any]:
