@@ -430,3 +430,7 @@ def test_the_sum_of_errors_encloses_what_no_floating_point_number_shows():
     """1 less an advantage of 5e-18 was [1, 1]."""
     total = RandomisedResponse(1e-17).error_sum()
     assert total.lower < 1 == total.upper
+
+
+def test_bounds_that_contradict_each_other_make_a_wider_interval() -> None:
+    assert answers._ordered((2.0, 1.0)) == Bounds(1.0, 2.0)

@@ -309,5 +309,6 @@ def _pure_epsilon(mechanism: Mechanism) -> Bounds:
 
 
 def _ordered(interval: tuple[float, float]) -> Bounds:
+    """If bounds contradict each other, by rounding or by a mistake of ours, the larger is the upper one."""
     low, high = interval
-    return Bounds(max(min(low, high), 0.0), max(high, 0.0))
+    return Bounds(max(min(low, high), 0.0), max(low, high, 0.0))

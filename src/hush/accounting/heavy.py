@@ -265,7 +265,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
         again = min(max(rough.guess(log_delta - off), low, 1e-9), high, EPSILON_LIMIT)
         idle = False
         guess = again if abs(again - guess) > 1e-3 * guess else math.sqrt(max(low, guess / 4) * min(high, 4 * guess))
-    return min(low, high), high
+    return min(low, high), max(low, high)
 
 
 @np.errstate(all="ignore")
@@ -326,4 +326,4 @@ def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, A
                 break
             log_delta = 0.5 * float(lower[k] + upper[k])
             part *= min(0.6 * tolerance * max(1.0, -log_delta) / gap, 0.5)
-    return np.minimum(lower, upper), upper
+    return np.minimum(lower, upper), np.maximum(lower, upper)
