@@ -307,3 +307,9 @@ def test_numbers_of_any_kind_survive_json() -> None:
 def test_little_noise_beyond_the_domain_raises_nothing() -> None:
     bounds = (Gaussian(0.01).poisson(0.01) * 100).delta(1.0)
     assert 0.6 < bounds.lower <= bounds.upper <= 1
+
+
+def test_groups_of_groups_whose_losses_have_no_known_centre_raise_nothing() -> None:
+    sample = Gaussian(0.2539982264332249, REPLACE_ONE).uniform(3222, of=154147) * 141
+    bounds = (sample.group(4) * 2).epsilon(5.47e-7)
+    assert 1000 < bounds.lower <= bounds.upper

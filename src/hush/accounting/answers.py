@@ -131,7 +131,7 @@ def _epsilon_beside_leaks(rest: Mechanism, left: tuple[float, float], tolerance:
         high = epsilon(rest, least, tolerance).upper
     elif least == 0 and rest.largest_loss <= EPSILON_LIMIT:
         high = rest.largest_loss * (1 + _LOOSE)
-    return Bounds(min(low, high), high)
+    return Bounds(min(low, high), max(low, high))
 
 
 def _largest_finite(mechanism: Mechanism) -> float:
@@ -309,6 +309,9 @@ def _pure_epsilon(mechanism: Mechanism) -> Bounds:
 
 
 def _ordered(interval: tuple[float, float]) -> Bounds:
-    """If bounds contradict each other, by rounding or by a mistake of ours, the larger is the upper one."""
+    """If bounds contradict each other, by rounding or by a mistake of ours, the larger is the upper one.
+
+    Beyond 1e4 nothing is told.
+    """
     low, high = interval
-    return Bounds(max(min(low, high), 0.0), max(low, high, 0.0))
+    return Bounds(max(min(low, high, EPSILON_LIMIT), 0.0), max(low, high, 0.0))

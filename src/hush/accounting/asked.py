@@ -26,7 +26,6 @@ from hush.accounting.subsampled import Composition, chernoff_curve
 Places = NDArray[np.intp]
 
 _LINES = 40  # that are set up for one question
-_IN_ALL = 120  # and for all: what they don't tell stays wide, and is not waited for
 _DEEP = 200.0  # a log delta below minus that is known no less well
 _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
 _ALIKE = 0.2  # log deltas that are no further apart share a line too
@@ -205,7 +204,7 @@ class Asked:
         for maker, kept in zip(self.makers, self.kept, strict=True):
             low, high = self._one(maker, kept, epsilons, sizes, lower, tolerance)
             lower, upper = np.fmax(lower, low), np.maximum(upper, high)
-        return np.minimum(lower, upper), upper
+        return np.minimum(lower, upper), np.maximum(lower, upper)
 
     def _one(
         self,
@@ -234,7 +233,7 @@ class Asked:
             ask(line.curve, where[np.abs(epsilons[where] - line.at) <= _REACH * max(line.at, 1e-3)])
         for _ in range(_LINES):
             left = waiting()
-            if left.size == 0 or sum(map(len, self.kept)) >= _IN_ALL:
+            if left.size == 0:
                 break
             first = epsilons[left[0]]
             reach = min(first * _CLOSE + 1e-12, 0.5 * max(maker.largest - first, 0.0))  # curves bend near the end

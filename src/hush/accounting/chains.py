@@ -31,6 +31,7 @@ row says, to about so much of it, or of 1."""
 
 _ROUNDS = 5
 _GLANCES = 2
+_SCALES = 0.8, 1.25
 _GLANCE = 2e-3  # of log delta, at a glance
 _APART = 0.05  # logs of epsilons where it is had
 _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
@@ -308,7 +309,7 @@ def epsilon(
         if high - low <= max(tolerance * high, 1e-12) < math.inf or chain.epsilons.size > _MOST:
             break
         chain.sharpness /= 3 if high < 1.03 * low or k > 1 else 1  # the links are where they should be
-    return min(low, high), high
+    return min(low, high), max(low, high)
 
 
 def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> float:
@@ -367,8 +368,11 @@ def log_delta(
         chain.look(links, tolerance, for_delta=True)
         links = chain.model.links(size, epsilon=at)
         low = max(low, chain.log_delta_below(links.level, at))
-        high = min(high, chain.split(_summing_to(links.slopes, at)))
-        if high - low <= tolerance * max(1.0, -high) or chain.epsilons.size > _MOST:
+        for scale in (1.0, *_SCALES):  # where the curve is flat, the model's links may be off by that much
+            high = min(high, chain.split(_summing_to(scale * links.slopes, at)))
+            if high - low <= tolerance * max(1.0, -high):
+                return min(low, high), max(low, high)
+        if chain.epsilons.size > _MOST:
             break
         chain.sharpness /= 3 if high - low < 0.3 else 1
-    return min(low, high), high
+    return min(low, high), max(low, high)

@@ -66,7 +66,7 @@ def log_delta(steps: Steps, epsilons: Array, tolerance: float = 1e-3) -> tuple[A
             upper = np.minimum(upper, _log_delta_curve(more, flat, survey.doubt, upper=True))
             if _settled(lower[at], upper[at], tolerance):
                 break
-    return np.minimum(lower, upper).reshape(wanted.shape), upper.reshape(wanted.shape)
+    return np.minimum(lower, upper).reshape(wanted.shape), np.maximum(lower, upper).reshape(wanted.shape)
 
 
 def _anchors(size: int) -> list[int]:
@@ -101,7 +101,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float = 1e-3) -> tuple[fl
             break
     if high > LARGEST:
         return min(low, LARGEST), math.inf
-    return min(low, high), high
+    return min(low, high), max(low, high)
 
 
 @np.errstate(all="ignore")
@@ -143,8 +143,8 @@ def _refinements(
             fineness /= 2
             continue
         before = spacing
-        laws = _discretised(survey, plan, spacing, on_atoms=step > spacing / 2)
         try:
+            laws = _discretised(survey, plan, spacing, on_atoms=step > spacing / 2)
             less = compose_long([less for less, _ in laws], counts, plan.tilt, fineness, floor, upper=False)
             more = compose_long([more for _, more in laws], counts, plan.tilt, fineness, floor, upper=True)
             stages = (

@@ -176,7 +176,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
         share *= min(max(0.5 * wanted / max(above - below, wanted), 0.02), 1 / 3)
         if low > 0 and high < math.inf:
             guess = 0.5 * (low + high)
-    return min(low, high), high
+    return min(low, high), max(low, high)
 
 
 def _allowed(tolerance: float, c: float, epsilon: float) -> float:
@@ -208,7 +208,7 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
                 low, high = curve(epsilons[part])
                 lower[part], upper[part] = np.fmax(lower[part], low), np.fmin(upper[part], high)
                 break
-    return np.minimum(lower, upper), upper
+    return np.minimum(lower, upper), np.maximum(lower, upper)
 
 
 def _curve_near(task: Task, c: float, epsilon: float, size: float, tolerance: float) -> Curve | None:

@@ -188,7 +188,7 @@ def _is_narrow(low: float, high: float, share: float = _NARROW) -> bool:
 def _within(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
     """What two certified intervals say together."""
     low, high = max(first[0], second[0]), min(first[1], second[1])
-    return min(low, high), high
+    return min(low, high), max(low, high)
 
 
 def _epsilon_by_line(composition: Composition, direction: int, target: float) -> tuple[float, float]:
