@@ -291,6 +291,21 @@ def test_noise_whose_square_is_no_number_is_refused_in_a_sentence(noise: float) 
             release(noise)
 
 
+@pytest.mark.parametrize("noise", [1e-12, 1e12])
+def test_noise_far_beyond_any_use_is_refused_when_it_is_asked_about(noise: float) -> None:
+    assert (Gaussian(noise) * 3).epsilon(0.1).lower >= 0  # in closed form
+    sample = Gaussian(noise, REPLACE_ONE).uniform(1, of=10)
+    for run in (
+        Gaussian(noise).poisson(0.1) * 5,
+        Projected(noise, 10),
+        sample.group(2),
+        Gaussian(noise) + Laplace(1.0),
+    ):
+        for ask in (lambda run=run: run.epsilon(1e-5), lambda run=run: run.delta(1.0), run.tradeoff, run.advantage):
+            with pytest.raises(ValueError, match="beside other releases noise multipliers are accounted for"):
+                ask()
+
+
 def test_numbers_of_any_kind_survive_json() -> None:
     third = Fraction(1, 3)
     for run in (

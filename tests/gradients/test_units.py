@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from agreement import EXACT, Net, assert_same, cross_entropy, run, slower, trained
 from torch import Tensor, nn
 
-from hush.gradients import Auto, Ghost, Grouped, Loop, Memory, Vmap, clipped_sum, factors
+from hush.gradients import Auto, Ghost, Grouped, Loop, Memory, Vmap, clipped_sum, norms
 
 ENGINES = [Loop(), Vmap(), Ghost(), Auto(), Vmap(chunk=2)]
 
@@ -198,7 +198,7 @@ class TestCrossTerms:
         x, y = torch.randint(0, 50, (5, 3)), torch.randint(0, 3, (5,))
         reference = run(model, cross_entropy(model), (x, y), Loop())
         assert_same(run(model, cross_entropy(model), (x, y), Ghost()), reference, EXACT)
-        monkeypatch.setattr(factors, "_cross", lambda rows, outer: torch.zeros(rows.examples, dtype=torch.float64))
+        monkeypatch.setattr(norms, "_cross", lambda rows, outer: torch.zeros(rows.examples, dtype=torch.float64))
         without = run(model, cross_entropy(model), (x, y), Ghost())
         assert float((without.norms - reference.norms).abs().max() / reference.norms.max()) > 1e-3
 

@@ -25,7 +25,7 @@ from hush.accounting.errors import (
 )
 from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, surely_beyond
-from hush.accounting.kinds import FAR_BELOW, Steps, directions, gaussian_composition, has_renyi
+from hush.accounting.kinds import FAR_BELOW, Steps, directions, gaussian_composition, has_renyi, refuse_extremes
 from hush.accounting.kinds import tolerance as usual_tolerance
 from hush.accounting.leaks import left_of, log_holds, sampled_leaks, without_leaks
 from hush.accounting.losses import Atoms, Enclosed
@@ -54,6 +54,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     """The smallest epsilon >= 0 at delta, enclosed; a `tolerance` may ask the lattice for less than its best."""
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be at least 0 and below 1, got {delta}.")
+    refuse_extremes(mechanism)
     if delta == 0:
         return _pure_epsilon(mechanism)
     rest, leaks = without_leaks(mechanism)
@@ -175,6 +176,7 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
 
     Of deltas far below the `floor` no more need be said.
     """
+    refuse_extremes(mechanism)
     rest, leaks = without_leaks(mechanism)
     if leaks:
         leak, holds = -math.expm1(log_holds(leaks)), math.exp(log_holds(leaks))

@@ -12,11 +12,11 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"{name} must be positive and finite, got {value}.")
 
 
-def as_noise(value: float, low: float = 1e-4, high: float = 1e9) -> float:
+def as_noise(value: float) -> float:
     """A noise multiplier as a floating-point number, refused where its square or inverse would be none."""
     check_positive("The noise multiplier", value)
-    if not low <= value <= high:
-        raise ValueError(f"The noise multiplier must lie between {low:g} and {high:g}, got {float(value):g}.")
+    if not 1e-100 <= float(value) <= 1e100:
+        raise ValueError(f"The noise multiplier must lie between 1e-100 and 1e+100, got {float(value):g}.")
     return float(value)
 
 

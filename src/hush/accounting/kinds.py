@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hush.accounting import subsampled
 from hush.accounting.groups import Group
@@ -14,12 +14,34 @@ from hush.accounting.transform import Step
 
 Steps = Sequence[tuple[Pair, int]]
 
+_LEAST_NOISE, _MOST_NOISE = 1e-4, 1e9
+
 FAR_BELOW = 1e-6
 """A delta, as a part of another, that adds next to nothing to it."""
 
 
 def has_renyi(mechanism: Mechanism) -> bool:
     return any(isinstance(part, Renyi) for part, _ in mechanism.parts())
+
+
+def refuse_extremes(mechanism: Mechanism) -> None:
+    """Noise far beyond any use is accounted for only where Gaussian releases stand alone."""
+    if all(part.mu is not None for part, _ in mechanism.parts()):
+        return
+    for noise in _noises(mechanism):
+        if not _LEAST_NOISE <= noise <= _MOST_NOISE:
+            raise ValueError(
+                f"On samples and beside other releases noise multipliers are accounted for from {_LEAST_NOISE:g} to "
+                f"{_MOST_NOISE:g}, got {noise:g}."
+            )
+
+
+def _noises(mechanism: Mechanism) -> Iterator[float]:
+    for part, _ in mechanism.parts():
+        if isinstance(part, Gaussian | Projected):
+            yield part.noise_multiplier
+        elif isinstance(part, Poisson | Uniform | Group):
+            yield from _noises(part.inner)
 
 
 def gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:

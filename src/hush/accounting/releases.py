@@ -66,7 +66,7 @@ class Laplace(Mechanism):
     neighbours: Neighbours = ADD_REMOVE
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", as_noise(self.noise_multiplier, 1e-100, 1e100))
+        object.__setattr__(self, "noise_multiplier", as_noise(self.noise_multiplier))
 
     def describe(self) -> str:
         return f"Laplace(noise_multiplier={self.noise_multiplier:g})"
