@@ -10,7 +10,7 @@ import pytest
 from busy import BUSY
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
-from hush.accounting import Gaussian, Guarantees, Laplace, Mechanism, chains, links, powers
+from hush.accounting import Gaussian, Guarantees, Laplace, Mechanism, answers, chains, links, powers
 from hush.accounting.closed import gaussian_curve
 from hush.accounting.errors import corner
 from hush.accounting.groups import Group
@@ -132,6 +132,57 @@ def test_groups_of_sampled_gaussians_have_a_narrow_answer_in_a_second() -> None:
         bounds = run.group(size).epsilon(1e-5)
         assert time.process_time() - began < BUSY * 1.0
         assert bounds.width <= 1e-3 * bounds.upper
+
+
+def tilted_log_delta(rate: float, noise: float, count: int, tilt: float, epsilon: float) -> float:
+    """log delta of removing a record, by another way: losses tilted, put on a lattice and convolved by FFT."""
+    spacing, size = 2e-3, 1 << 20
+    x = np.linspace(-60.0, 60.0, 600_001)
+    loss = np.log1p(rate * np.expm1(x / noise - 0.5 / noise**2))
+    logs = (1 + tilt) * loss - 0.5 * x**2 - 0.5 * math.log(2 * math.pi) + math.log(x[1] - x[0])
+    log_mass = float(np.logaddexp.reduce(logs))
+    weights = np.exp(logs - log_mass)
+    place = np.floor(loss / spacing)
+    above, place = loss / spacing - place, place.astype(int)
+    law = np.bincount(place % size, (1 - above) * weights, size) + np.bincount(
+        (place + 1) % size, above * weights, size
+    )
+    law = np.fft.irfft(np.fft.rfft(law) ** count, size)
+    places = round(count * float(weights @ loss) / spacing) + np.arange(-size // 2, size // 2)
+    excess = np.maximum(spacing * places - epsilon, 0.0)
+    terms = np.maximum(law[places % size], 0.0) * np.exp(-tilt * excess) * -np.expm1(-excess)
+    return float(count * log_mass - tilt * epsilon + np.log(np.sum(terms)))
+
+
+def test_a_single_records_curve_is_sharp_where_groups_of_fifty_ask_for_it() -> None:
+    """At log deltas of thousands, where it had not been: the tilted law lies half at no loss, half at a large one."""
+    for epsilon, tilt in ((100.0, 8.37), (648.5, 8.8), (1000.0, 8.9)):
+        (low,), (high,) = answers.log_delta_curve(Gaussian(1.0).poisson(0.01) * 1000, np.array([epsilon]))
+        assert high - low < 1e-6
+        assert low == pytest.approx(tilted_log_delta(0.01, 1.0, 1000, tilt, epsilon), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(20, 176.2), (40, 2010.9), (50, 6189.4), (55, math.inf), (1000, math.inf)]
+)
+def test_large_groups_are_narrow_in_a_second_or_told_to_be_beyond(size: int, expected: float) -> None:
+    """[293, inf] after 80 s for a group of 50."""
+    began = time.process_time()
+    bounds = (Gaussian(1.0).poisson(0.01) * 1000).group(size).epsilon(1e-5)
+    assert time.process_time() - began < BUSY * 1.0
+    if math.isinf(expected):
+        assert (bounds.lower, bounds.upper) == (1e4, math.inf)
+    else:
+        assert bounds.width <= 1e-3 * bounds.upper
+        assert bounds.lower * (1 - 1e-3) <= expected <= bounds.upper * (1 + 1e-3)
+
+
+def test_deep_chains_agree_with_gaussians_where_nearly_everybody_is_sampled() -> None:
+    exact = Gaussian(1 / 100.0).epsilon(1e-5)  # 50 records, 4 steps: mu = 100
+    bounds = (Gaussian(1.0).poisson(1 - 1e-12) * 4).group(50).epsilon(1e-5)
+    assert bounds.lower <= exact.upper * (1 + 1e-6)
+    assert bounds.upper >= exact.lower * (1 - 1e-6)
+    assert bounds.width <= 1e-3 * bounds.upper
 
 
 GROUPS: list[Mechanism] = [

@@ -29,7 +29,9 @@ _LINES = 40  # that are set up for one question
 _DEEP = 200.0  # a log delta below minus that is known no less well
 _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
 _ALIKE = 0.2  # log deltas that are no further apart share a line too
+_FURTHEST = 8.0  # times as far, where lines serve as much
 _SAME = 0.003  # where a new one would say the same
+_FURTHER = 1.5  # as deep as that a line may be asked, as a multiple of its own log delta
 _REACH = 0.6  # and where a line that is kept may be sharp
 
 
@@ -123,7 +125,11 @@ class Sampled:
     binned: Binned
     smooth: bool = True
     before: jumps.Jumps | None = None
-    largest: float = math.inf
+
+    @property
+    def largest(self) -> float:
+        bounded = self.direction == contour.ADD and self.composition.gaussian == 0
+        return self.composition.most_added if bounded else math.inf
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
@@ -144,7 +150,7 @@ class Sampled:
     def _line(self, epsilon: float) -> Curve | None:
         steps, gaussian = self.composition.steps, self.composition.gaussian
         try:
-            task, c, _ = contour.solve_for_epsilon(steps, gaussian, self.direction, epsilon)
+            task, c, _ = contour.solve_for_epsilon(steps, gaussian, self.direction, epsilon, depth=_FURTHER)
             line = contour.line(task, c, -36.0)
         except contour.TooWideError:
             return None
@@ -231,12 +237,11 @@ class Asked:
         for line in reversed(kept):
             where = waiting()
             ask(line.curve, where[np.abs(epsilons[where] - line.at) <= _REACH * max(line.at, 1e-3)])
-        for _ in range(_LINES):
-            left = waiting()
-            if left.size == 0:
-                break
+        lines, further = 0, 1.0
+        while (left := waiting()).size and lines < _LINES:
             first = epsilons[left[0]]
-            reach = min(first * _CLOSE + 1e-12, 0.5 * max(maker.largest - first, 0.0))  # curves bend near the end
+            # curves bend near the end
+            reach = min(first * _CLOSE * further + 1e-12, 0.5 * max(maker.largest - first, 0.0))
             close = left[(epsilons[left] <= first + reach) | (sizes[left] > sizes[left[0]] - _ALIKE)]
             middle = close[close.size // 2]
             at = float(epsilons[middle])
@@ -248,10 +253,16 @@ class Asked:
             size = float(sizes[middle])
             if any(line.knows(at, size, tolerance, maker.largest) for line in kept):
                 continue  # it would be no sharper
+            lines += 1
             made = maker.curve(at, size, 0.7 * tolerance * share(size) / max(1.0, -size))
             if made is not None:
                 kept.append(Kept(at, size, tolerance, made))
                 ask(made, left[epsilons[left] <= first * (1 + _REACH) + 1e-3])
+            # where lines serve all they were set up for the next may be further apart
+            tried[close] = False
+            served = not np.isin(close, waiting()).any()
+            tried[close] = further == 1
+            further = min(2 * further, _FURTHEST) if served else 1.0
         return lower, upper
 
 

@@ -38,12 +38,14 @@ _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
 _SHARP = 1e-4  # of log delta, at first
 _LEVELS = np.append(np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 64.0, 15))  # that are tried, beside the model's
 _BESIDE = 2.5  # widths on either side of a link where points are asked
+_FURTHER = np.array([2.0, 6.0, 14.0])  # and beyond them: where delta hardly falls other levels do as well
 _TOWARDS = 2.0 ** np.arange(7, -1, -1)
 _CLOSE = 0.05  # to the largest loss, as a share of the tolerance: closer is as good as there
 _TOLD = 0.5  # a log delta known that well corrects a model
 _NEIGHBOURS = 4  # on either side, that a point is compared with
 _SHALLOW = 1.0  # losses of a whole group, where chains cross the diagonal and delta bends quickly
 _FILLED = 40  # points that are worth a whole stretch of epsilons
+_BEYOND = 1.001  # as a part of the largest epsilon that is told
 _MOST = 1500  # points asked in all
 LONGEST = 1000
 """Links that are followed one by one."""
@@ -185,6 +187,7 @@ class Chain:
             begin, end = at[first] - _BESIDE * width[first], at[last] + _BESIDE * width[last]
             count = min(math.ceil((end - begin) / float(width[first : last + 1].min())), _MOST // at.size + 8)
             points.append(np.linspace(max(begin, 0.0), end, count + 1))
+            points += [np.maximum(begin - width[first] * _FURTHER, 0.0), end + width[last] * _FURTHER]
             first = last + 1
         new = np.unique(np.concatenate([*points, ends]))
         new = new[new < self.largest * (1 - 0.9 * _CLOSE * tolerance)] if math.isfinite(self.largest) else new
@@ -218,13 +221,13 @@ class Chain:
         slopes, values = np.append(slopes, 0.0), np.append(values, _extended_to_zero(places, lower, upper))
         return np.append(slopes, -slopes), np.append(values, extended(-slopes, values))
 
-    def powers(self, levels: Array) -> Array:
-        """Lower bounds on the logs of the group's powers at logs of levels."""
+    def powers(self, levels: Array, size: int) -> Array:
+        """Lower bounds on the logs of a group's powers at logs of levels."""
         slopes, values = self.lines()
         found = levels
-        for _ in range(self.size):
+        for _ in range(size):
             found = np.logaddexp(values, np.add.outer(found, slopes)).min(axis=1)
-        return np.minimum(found, 0.0) - _margin(self.size, float(np.abs(levels).max()) + float(self.epsilons[-1]))
+        return np.minimum(found, 0.0) - _margin(size, float(np.abs(levels).max()) + float(self.epsilons[-1]))
 
     def split(self, slopes: Array) -> float:
         """An upper bound on log delta of the group at epsilon = the sum of the e_i given."""
@@ -236,9 +239,12 @@ class Chain:
         return float(np.logaddexp.reduce(logs + after)) + _margin(self.size, size)
 
     def epsilon_below(self, links: Links, log_delta: float) -> float:
-        """An epsilon at which delta is still too large; 0 where none was seen."""
+        """An epsilon at which delta is still too large; 0 where none was seen.
+
+        Links may be fewer than the group's records: its power is at least that of fewer.
+        """
         levels = np.minimum(links.level + _LEVELS, 0.0)
-        powers = self.powers(levels)
+        powers = self.powers(levels, links.slopes.size)
         with np.errstate(invalid="ignore", divide="ignore"):
             found = powers + np.log(-np.expm1(log_delta - powers)) - levels
         best = float(np.nanmax(found, initial=0.0))
@@ -247,7 +253,7 @@ class Chain:
     def log_delta_below(self, level: float, epsilon: float) -> float:
         """A lower bound on log delta of the group."""
         levels = np.minimum(level + _LEVELS, 0.0)
-        powers = self.powers(levels)
+        powers = self.powers(levels, self.size)
         with np.errstate(invalid="ignore", divide="ignore"):
             found = powers + np.log(-np.expm1(epsilon + levels + _margin(1, abs(level) + epsilon) - powers))
         return float(np.nanmax(found, initial=-math.inf))
@@ -288,28 +294,31 @@ def epsilon(
     chain = Chain(oracle, rough, size, log_least, largest)
     chain.sharpness = max(_SHARP, 0.1 * tolerance)
     low, high = 0.0, math.inf
-    links = chain.model.links(size, log_delta=log_delta)
+    links = _links(chain, log_delta)
     for _ in range(_GLANCES):
         chain.glance(links)
-        before, links = links, chain.model.links(size, log_delta=log_delta)
+        before, links = links, _links(chain, log_delta)
         if abs(links.epsilon - before.epsilon) < _MOVED * links.epsilon:
             break
     for k in range(_ROUNDS):
         chain.look(links, tolerance)
-        links = chain.model.links(size, log_delta=log_delta)
+        links = _links(chain, log_delta)
         if links.epsilon < 1e-3 * np.abs(links.slopes).sum() and _zero(chain, log_delta):
             return 0.0, 0.0
-        if links.epsilon > 0.95 * EPSILON_LIMIT:
-            last = chain.model.links(size, epsilon=EPSILON_LIMIT)
-            chain.look(last, tolerance)
-            if chain.log_delta_below(last.level, EPSILON_LIMIT) > log_delta:
-                return EPSILON_LIMIT, math.inf
         low = max(low, chain.epsilon_below(links, log_delta))
+        if low >= EPSILON_LIMIT:
+            return EPSILON_LIMIT, math.inf
         high = min(high, _above(chain, links, log_delta, tolerance))
         if high - low <= max(tolerance * high, 1e-12) < math.inf or chain.epsilons.size > _MOST:
             break
         chain.sharpness /= 3 if high < 1.03 * low or k > 1 else 1  # the links are where they should be
     return min(low, high), max(low, high)
+
+
+def _links(chain: Chain, log_delta: float) -> Links:
+    """The chain at that delta or, if it is further out, one that tells as much: of fewer records, if need be."""
+    beyond = chain.model.climb(log_delta - 1 - EPSILON_LIMIT, log_delta + 1, chain.size)
+    return chain.model.links(chain.size, log_delta=log_delta) if beyond is None else beyond
 
 
 def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> float:
@@ -318,6 +327,8 @@ def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> fl
     steep = math.exp(min(links.epsilon + links.level - links.log_delta, 50.0))
     slack = 0.02 * tolerance * links.epsilon * steep + 1e-9
     for _ in range(4):
+        if links.epsilon > _BEYOND * EPSILON_LIMIT or links.slopes.size < chain.size:
+            break
         over = chain.split(links.slopes) - log_delta
         if over <= 0:
             return max(links.epsilon + _sum_doubt(links.slopes), 0.0)

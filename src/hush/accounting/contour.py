@@ -31,7 +31,7 @@ REMOVE, ADD = +1, -1
 _MOST_NODES = 4000
 _MOST_TERMS = 4_000_000
 _WIDEST = 6000
-_DEEPEST = -15_000.0
+_DEEPEST = -30_000.0
 """log of the smallest mass that is cut: a group of records asks for deltas that are no floating-point numbers."""
 
 
@@ -269,7 +269,9 @@ def saddle_for_epsilon(
 
     furthest = _FURTHEST_COMPLEMENT if complement else _FURTHEST
     c = float(place(_falling_root(short, _coordinate(guess, complement), furthest), complement))
-    return c, _saddle_approximation(task, c)[0]
+    log_value, at = _saddle_approximation(task, c)
+    # at the epsilon asked for, since c is a root to a hundredth and no better
+    return c, log_value + c * (at - epsilon) if math.isfinite(at) else log_value
 
 
 def is_complement(log_delta: float) -> bool:
@@ -299,14 +301,22 @@ def solve_for_delta(
 
 
 def solve_for_epsilon(
-    steps: Sequence[Step], gaussian: float, direction: int, epsilon: float, complement: bool = False
+    steps: Sequence[Step],
+    gaussian: float,
+    direction: int,
+    epsilon: float,
+    complement: bool = False,
+    depth: float = 1.0,
 ) -> tuple[Problem, float, float]:
-    """The problem cut to fit the saddle point at epsilon, with its line c and log delta, or log(1 - delta)."""
+    """The problem cut to fit the saddle point at epsilon, with its line c and log delta, or log(1 - delta).
+
+    With a depth of more than 1 it is cut for a log delta so many times as low, and may be asked further out.
+    """
     # Cut for the smallest delta: an epsilon beyond the largest loss of the cut steps has no saddle point at all.
     task = problem(steps, gaussian, direction, -650.0)
     c, log_value = saddle_for_epsilon(task, epsilon, complement)
     for _ in range(6):
-        wider = problem(steps, gaussian, direction, min(max(log_value, _DEEPEST), 0.0), tilt=c)
+        wider = problem(steps, gaussian, direction, min(max(depth * log_value, _DEEPEST), 0.0), tilt=c)
         if wider.grids == task.grids:
             break
         task = wider

@@ -83,6 +83,18 @@ class Model:
         """At epsilons of any sign."""
         return extended(epsilons, self.at(np.abs(epsilons)))
 
+    def climb(self, level: float, power: float, size: int) -> Links | None:
+        """The chain that begins at a level, until its power (both logarithms) is that; None if it has more links."""
+        slopes, alpha, _ = self.levels()
+        found: list[float] = []
+        at = level
+        while at < power:
+            if len(found) == size or at > alpha[-1]:
+                return None
+            found.append(float(np.interp(at, alpha, slopes)))
+            at = float(np.logaddexp(self.at(np.array(found[-1:]))[0], at + found[-1]))
+        return Links(level, np.array(found), power)
+
     def links(self, size: int, *, log_delta: float | None = None, epsilon: float = 0.0) -> Links:
         """The chain of a group with such a delta, or epsilon."""
         _, alpha, _ = self.levels()
