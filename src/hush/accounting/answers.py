@@ -32,12 +32,13 @@ from hush.accounting.losses import Atoms, Enclosed
 from hush.accounting.mechanisms import Mechanism
 from hush.accounting.points import exact, loss_range
 from hush.accounting.releases import Guarantees, RandomisedResponse, Tradeoff
+from hush.accounting.sampled import Poisson, Uniform
 
 Engine = Callable[[Steps, float, float], tuple[float, float]]
 
 EPSILON_LIMIT = crossing.EPSILON_LIMIT
 _TINY = 4e-16
-_LOOSE = 9e-16  # what largest losses lose: a product, an amplification, and a sum of them
+_LOOSE = 1.2e-15  # what largest losses lose: a product, an amplification, and a sum of them
 _FURTHEST = 1e6  # epsilons beyond are asked no more: delta is no larger there
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _ENOUGH = 0.01  # the relative width of an interval that no other engine makes narrower
@@ -72,7 +73,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     least, most, aim = 0.0, math.inf, tolerance or usual_tolerance(mechanism)
     if isinstance(mechanism, Group) and log_delta < _NEAR_ONE and grouped.fits(mechanism):
         least, most = grouped.epsilon(mechanism, log_delta, aim)
-        most = min(most, mechanism.largest_loss * (1 + _LOOSE))
+        most = min(most, _largest(mechanism)[1])
         projected = any(heavy.fits(steps) for steps in directions(mechanism.inner))  # their curves take seconds
         if projected or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
             return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
@@ -80,7 +81,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     if finite is not None:
         lower, upper = crossing.certified_root(finite, 1.0, log_delta)
         lower, upper = max(least, lower), min(most, upper)
-        upper = min(upper, mechanism.largest_loss * (1 + _LOOSE))
+        upper = min(upper, _largest(mechanism)[1])
         return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
     found: list[tuple[float, float]] = []
     for steps in directions(mechanism, delta):
@@ -90,7 +91,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         if found[-1][0] >= EPSILON_LIMIT:
             break  # the other direction changes nothing
     lowest = max(end for end, _ in found)
-    highest = min(max(end for _, end in found), mechanism.largest_loss * (1 + _LOOSE))
+    highest = min(max(end for _, end in found), _largest(mechanism)[1])
     if known and left_of(delta, known)[0] >= 0:
         highest = min(highest, _largest_finite(mechanism))
     return _ordered((lowest, highest if highest <= EPSILON_LIMIT else math.inf))
@@ -131,7 +132,7 @@ def _epsilon_beside_leaks(rest: Mechanism, left: tuple[float, float], tolerance:
     if least > 0:
         high = epsilon(rest, least, tolerance).upper
     elif least == 0 and rest.largest_loss <= EPSILON_LIMIT:
-        high = rest.largest_loss * (1 + _LOOSE)
+        high = _largest(rest)[1]
     return Bounds(min(low, high), max(low, high))
 
 
@@ -184,7 +185,7 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
         return np.log(lower) - 8 * _TINY, np.minimum(np.log(upper) + 8 * _TINY, 0.0)
     if has_renyi(mechanism):
         return np.full(len(epsilons), -np.inf), published.log_delta(mechanism, epsilons)
-    beyond = epsilons >= mechanism.largest_loss * (1 + _LOOSE)
+    beyond = epsilons >= _largest(mechanism)[1]
     if beyond.all():
         return np.full(len(epsilons), -np.inf), np.full(len(epsilons), -np.inf)
     gaussian = gaussian_composition(mechanism)
@@ -307,7 +308,26 @@ def _pure_epsilon(mechanism: Mechanism) -> Bounds:
     largest = mechanism.largest_loss
     if math.isinf(largest):
         raise ValueError(f"delta must be positive: {mechanism.describe()} is not purely private at any epsilon.")
-    return Bounds(largest * (1 - _LOOSE), largest * (1 + _LOOSE))
+    return Bounds(*_largest(mechanism))
+
+
+def _largest(mechanism: Mechanism) -> tuple[float, float]:
+    """Bounds on the largest loss."""
+    loss, off = mechanism.largest_loss, _loose(mechanism)
+    return loss * (1 - off), loss * (1 + off)
+
+
+def _loose(mechanism: Mechanism) -> float:
+    """What the largest loss may be off, as a share of itself.
+
+    An inner loss l is rounded itself, which counts l (x + p)/((1 + x) log(1 + x)) times at x = p (e^l - 1):
+    no more than about l <= log(1 + 1/p) where x <= 1, and than l/log(1 + x) <= 1 + log(1/p)/log 2 beyond.
+    """
+    if isinstance(mechanism, Group):
+        return _loose(mechanism.inner)
+    rates = [part.rate for part, _ in mechanism.parts() if isinstance(part, Poisson | Uniform)]
+    inner = [_loose(part.inner) for part, _ in mechanism.parts() if isinstance(part, Group)]
+    return max(_LOOSE - 2.0**-52 * 1.5 * math.log(min(rates, default=1.0)), *inner, 0.0)
 
 
 def _ordered(interval: tuple[float, float]) -> Bounds:
@@ -316,4 +336,4 @@ def _ordered(interval: tuple[float, float]) -> Bounds:
     Beyond 1e4 nothing is told.
     """
     low, high = interval
-    return Bounds(max(min(low, high, EPSILON_LIMIT), 0.0), max(low, high, 0.0))
+    return Bounds(max(min(low, high, EPSILON_LIMIT), 0.0) + 0.0, max(low, high, 0.0))  # a zero without a sign

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hush.accounting.links import Model
-from hush.accounting.losses import Array, Pair
+from hush.accounting.losses import Array, Enclosed, Pair
 from hush.accounting.points import Points, Scattered, enclosing, exact, loss_range
 
 Steps = Sequence[tuple[Pair, int]]
@@ -24,7 +24,7 @@ _CLOSEST = 1e-9  # to the largest total, as a part of it
 NOTHING = -2.5e4  # log of a delta beyond the largest total: smaller than any that is asked for
 _MANY = 2000  # points of a law that are worth no bins
 _OUT = np.geomspace(1e-10, 1.0, 160)
-_LOOSE = 4e-15  # of losses: what amplifying and adding them loses
+_LOOSE = 2e-13  # of losses: what amplifying (at rates from 1e-300 on) and adding them loses
 
 
 def largest_total(steps: Steps) -> float:
@@ -36,7 +36,8 @@ def largest_total(steps: Steps) -> float:
 def near_top(steps: Steps) -> tuple[float, float]:
     """log of the chance P that every loss is about its largest, and that total l: delta(e) >= P (1 - e^{e - l})."""
     log_mass, total = 0.0, 0.0
-    for pair, count in steps:
+    for one, count in steps:
+        pair = one.lower if isinstance(one, Enclosed) else one
         top = loss_range(pair)[1]
         if not 0 < top < math.inf:
             return -math.inf, 0.0

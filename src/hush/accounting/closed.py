@@ -21,7 +21,9 @@ def gaussian_curve(squared: float) -> Curve:
         value = _gaussian_log_delta(mu, epsilons)
         size = log_ndtr(0.5 * mu - epsilons / mu)
         margin = _margin(size, value, np.abs(epsilons))
-        return _sharper(value, margin, _gaussian_log_complement(mu, epsilons), np.abs(epsilons))
+        lower, upper = _sharper(value, margin, _gaussian_log_complement(mu, epsilons), np.abs(epsilons))
+        # far out the difference has no digits, but delta is at most the first of its terms
+        return lower, np.minimum(upper, size + 0.5 * _margin(size, size, np.abs(epsilons)))
 
     return curve
 

@@ -69,7 +69,7 @@ class Side:
             if isinstance(law, Points):
                 logs += count * Points(np.abs(law.losses), law.logs).log_mgf(orders)
             else:
-                logs += orders * law.largest
+                logs += count * orders * law.largest
         reach = float(np.min((np.maximum(logs, 0.0) + _SURE - log_delta) / orders))
         return 4 * _UNIT * (steps + 4 * min(reach, total * largest))
 

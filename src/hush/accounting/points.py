@@ -23,7 +23,7 @@ from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, Laplace
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
 
 _BLOCK = 64
-_LOOSE = 4e-15  # of a largest loss: what sampling it loses
+_LOOSE = 2e-13  # of a largest loss: what sampling it loses, at rates from 1e-300 on
 
 
 class Scattered(Protocol):
