@@ -120,10 +120,11 @@ def closed_form(labels: Sequence[Labels], direction: int, epsilon: float, comple
         if counted and direction == REMOVE and complement:
             parts.append(_known(epsilon + absent, epsilon + wrong, epsilon))
         elif counted and direction == REMOVE:
-            growth, gain = epsilon + np.log(-np.expm1(-epsilon)), -np.expm1(high.log_ratio)
+            growth = max(epsilon, 0.0) + np.log(-np.expm1(-abs(epsilon)))  # log |e^eps - 1|
+            gain = -np.expm1(high.log_ratio)
             doubt = high.doubt_ratio + high.doubt_absent * gain
             parts.append(_known(high.log_absent + np.log(gain), high.log_absent + np.log(doubt), epsilon))
-            parts.append(_known(growth + absent, growth + wrong, epsilon, -1.0))
+            parts.append(_known(growth + absent, growth + wrong, epsilon, -float(np.sign(epsilon))))
         elif counted and complement:
             parts.append(_known(absent, wrong, epsilon))
         # all steps bulk
@@ -134,7 +135,7 @@ def closed_form(labels: Sequence[Labels], direction: int, epsilon: float, comple
             # P - e^eps Q, with P = N(0, 1) and Q the mixture
             gap = epsilon + low.log_ratio
             size = low.log_absent + (np.log(abs(np.expm1(gap))) if gap < 700 else gap)
-            doubt = low.doubt_absent + low.doubt_ratio + 4 * UNIT_ROUNDOFF * (epsilon - low.log_ratio)
+            doubt = low.doubt_absent + low.doubt_ratio + 4 * UNIT_ROUNDOFF * (abs(epsilon) - low.log_ratio)
             parts.append(_known(size, low.log_absent + max(gap, 0.0) + np.log(doubt), epsilon, float(-np.sign(gap))))
     return parts
 

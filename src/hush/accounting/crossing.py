@@ -7,12 +7,24 @@ from collections.abc import Callable
 import numpy as np
 
 from hush.accounting.contour import is_complement, log_complement
-from hush.accounting.transform import Array
+from hush.accounting.transform import UNIT_ROUNDOFF, Array
 
 Curve = Callable[[Array], tuple[Array, Array]]
 """Certified lower and upper bounds on log delta at an array of epsilons."""
 
 EPSILON_LIMIT = 1e4
+NARROW = 1e-6
+
+
+def is_narrow(low: float, high: float, share: float = NARROW) -> bool:
+    """Whether an interval is as narrow as promised, or beyond the limit."""
+    return high - low <= max(share * high, 1e-12) < np.inf or low >= EPSILON_LIMIT
+
+
+def within(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    """What two certified intervals say together."""
+    low, high = max(first[0], second[0]), min(first[1], second[1])
+    return min(low, high), max(low, high)
 
 
 def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, float]:
@@ -45,6 +57,30 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
     if not np.isfinite(high) and limit_upper <= target:
         high = _first_below(curve, max(root, 1e-12), target)
     return low, high
+
+
+def mirrored(curve: Curve) -> Curve:
+    """The other direction's curve, from this one's at negative epsilons: delta'(eps) = 1 - e^eps + e^eps delta(-eps).
+
+    (The best test of P against Q is the complement of the best of Q against P.)  Near 1 the same is said as
+    1 - delta'(eps) = e^eps (1 - delta(-eps)).  Sharp for epsilons so small that one integral serves both.
+    """
+
+    def other(epsilons: Array) -> tuple[Array, Array]:
+        bounds = []
+        for log, sign in zip(curve(-epsilons), (-1.0, 1.0), strict=True):
+            with np.errstate(all="ignore"):
+                rest = -np.expm1(-epsilons)
+                rounded = sign * 8 * UNIT_ROUNDOFF * (np.exp(log) + rest)
+                value = epsilons + np.log(np.maximum(np.exp(log) - rest + rounded, 0.0))
+                value += sign * 8 * UNIT_ROUNDOFF * (1 + epsilons + np.abs(value))
+                short = np.exp(epsilons) * -np.expm1(log) * (1 - sign * 16 * UNIT_ROUNDOFF * (1 + epsilons))
+                near = np.log1p(-np.minimum(short, 1.0)) * (1 - sign * 16 * UNIT_ROUNDOFF)
+            bounds.append(np.minimum(np.where(log > -0.7, near, value), 0.0))
+        lower, upper = bounds
+        return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper)
+
+    return other
 
 
 def _first_below(curve: Curve, start: float, target: float) -> float:

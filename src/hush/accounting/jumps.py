@@ -76,12 +76,12 @@ class Jumps:
         return self.line.c < 0
 
     def log_delta(self, epsilons: Array) -> tuple[Array, Array]:
-        """Certified lower and upper bounds on log delta at each epsilon > 0."""
+        """Certified lower and upper bounds on log delta at each epsilon, also below 0."""
         lower, upper = self.log_value(epsilons)
         return complements(lower, upper) if self.complement else (lower, upper)
 
     def log_value(self, epsilons: Array) -> tuple[Array, Array]:
-        """Certified lower and upper bounds on the log of delta, or of 1 - delta, at each epsilon > 0."""
+        """Certified lower and upper bounds on the log of delta, or of 1 - delta, at each epsilon, also below 0."""
         lines = [self.line] if self.bulk_line is None else [self.line, self.bulk_line]
         integrals = [line.log_value(np.asarray(epsilons, dtype=float)) for line in lines]
         lows, highs = (np.logaddexp.reduce([one[side] for one in integrals]) for side in (0, 1))
@@ -122,15 +122,12 @@ def jumps(
     """
     complement = is_complement(log_target)
     budget = max(log_complement(log_target) if complement else log_target, _LOG_SMALLEST) + log_tolerance
-    # huge has little mass without the record, and all else counts beside that; in the add direction it has much
-    certain = float(np.clip(6 - log_tolerance, 14.0, 36.0)) if direction == REMOVE else max(2 - budget, 14.0)
-    reach = Reach(reach_below(steps, certain), certain)
     aim = Aim(direction, epsilon, budget, log_tolerance, complement)
     enough = 10 * np.exp(log_tolerance)
-    unsplit = _without_bulk(steps, aim, reach)
+    unsplit = _without_bulk(steps, aim)
     if unsplit is None:
         return None
-    labels, log_largest = unsplit
+    labels, reach, log_largest = unsplit
     found: list[Jumps | None] = []
     if before is not None and before.bulk_line is not None:
         found.append(_apart(labels, aim, reach))
@@ -190,12 +187,19 @@ def _width_at(jump: Jumps, epsilon: float) -> float:
     return float(upper[0] - lower[0])
 
 
-def _without_bulk(steps: Sequence[Step], aim: Aim, reach: Reach) -> tuple[list[Labels], float] | None:
-    """Labels without bulk, and the log of the integrand's size."""
+def _without_bulk(steps: Sequence[Step], aim: Aim) -> tuple[list[Labels], Reach, float] | None:
+    """Labels without bulk, what all but a huge step lose at most, and the log of the integrand's size."""
+    # huge mostly has little mass without the record, and all else counts beside that; in the add direction it has much
+    remove = aim.direction == REMOVE
+    reach = _reach(steps, float(np.clip(6 - aim.log_tolerance, 14.0, 36.0)) if remove else max(2 - aim.budget, 14.0))
     tilt = 0.0
     labels: list[Labels] | None = None
     for _ in range(3):
         labels = choose_high(steps, aim.direction, aim.epsilon, aim.budget, reach.below, tilt)
+        needed = _log_huge(labels or (), aim.epsilon) - aim.budget + 2
+        if needed > reach.log_certain + 1:
+            reach = _reach(steps, needed)
+            labels = choose_high(steps, aim.direction, aim.epsilon, aim.budget, reach.below, tilt)
         if labels is None or not all(label.middle.is_reasonable for label in labels):
             return None
         lines, objective = candidates(labels, aim)
@@ -205,4 +209,19 @@ def _without_bulk(steps: Sequence[Step], aim: Aim, reach: Reach) -> tuple[list[L
         if aim.direction == ADD or (before != 0 and 0.7 < tilt / before < 1.4):
             break
     assert labels is not None
-    return labels, float(objective.min() + np.log(abs(tilt)))
+    return labels, reach, float(objective.min() + np.log(abs(tilt)))
+
+
+def _reach(steps: Sequence[Step], log_certain: float) -> Reach:
+    """What all steps lose at most, but for a chance of exp(-log_certain), or for sure where that is hardly more."""
+    below = reach_below(steps, log_certain)
+    surely = float(sum(-step.count * np.log1p(-step.rate) for step in steps)) * (1 + 1e-12)
+    return Reach(surely, np.inf) if surely < 1.2 * below else Reach(below, log_certain)
+
+
+def _log_huge(labels: Sequence[Labels], epsilon: float) -> float:
+    """log of e^eps times the chance, without the record, that a step is huge and decides, and so counts."""
+    return max(
+        (epsilon + float(np.log(one.step.count)) + one.log_huge(False) for one in labels if not one.dropped),
+        default=-np.inf,
+    )

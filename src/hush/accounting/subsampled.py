@@ -10,18 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import gammaln, log_ndtr, ndtr
+from scipy.special import log_ndtr, ndtr
 
-from hush.accounting import contour, jumps, lattice
-from hush.accounting.closed import gaussian_curve, single_curve, single_step_log_delta
+from hush.accounting import contour, jumps, landing, lattice
+from hush.accounting.closed import gaussian_curve, single_curve
 from hush.accounting.contour import ADD, REMOVE
-from hush.accounting.crossing import EPSILON_LIMIT, Curve, certified_root, search
+from hush.accounting.crossing import EPSILON_LIMIT, Curve, certified_root, is_narrow, mirrored, within
 from hush.accounting.labels import reach_below
 from hush.accounting.line import chernoff, log_peak
 from hush.accounting.losses import GaussianPair, Pair, Poisson
 from hush.accounting.transform import Array, Step
 
-_NARROW = 1e-6
 _FAIRLY_NARROW = 1e-4
 """The lattice would not do better."""
 _QUIETLY = np.errstate(all="ignore")
@@ -29,14 +28,12 @@ _QUIETLY = np.errstate(all="ignore")
 _FEW = 8
 _LONELY = 4
 """Of many points, so many may each need a line of their own: then the lattice serves the rest together."""
-_ENOUGH, _ENOUGH_FOR_MANY = 2e-7, 1e-6
-_SMALLEST = 3e-13
-"""An epsilon this small is known well enough."""
+_ENOUGH_FOR_MANY = 1e-6
 _TINY = 1e-4
 """Below, both directions are so close that a rough look can't tell them apart."""
 _SHARPEST = -31.0
-_ROUGH = -9.0
-"""log of the relative accuracy of a delta that is good enough to find the place."""
+_NOTHING = 1e-12
+"""A delta that is this close to 1 is known well enough."""
 
 
 @dataclass(frozen=True)
@@ -63,27 +60,40 @@ class Composition:
 
 def epsilon(composition: Composition, log_delta: float) -> tuple[float, float]:
     """Certified interval for the smallest epsilon >= 0 with delta(epsilon) <= delta, over both directions."""
-    intervals = []
-    floor = 0.0
-    for direction in (REMOVE, ADD):
-        if direction == ADD and _is_below(composition, direction, floor, log_delta):
-            continue
-        interval = _epsilon(composition, direction, log_delta)
-        if interval == (0.0, 0.0):
-            return interval  # delta(0) is the total variation, the same in both directions
-        intervals.append(interval)
-        floor = interval[1]
-    return max(low for low, _ in intervals), max(high for _, high in intervals)
+    (low, high), curve = _epsilon(composition, REMOVE, log_delta)
+    if (low, high) == (0.0, 0.0):
+        return low, high  # delta(0) is the total variation, the same in both directions
+    other = _mirrored_epsilon(curve, high, log_delta) if curve is not None and high < _TINY else None
+    if other is None:
+        if _is_below(composition, ADD, high, log_delta):
+            return low, high
+        other, _ = _epsilon(composition, ADD, log_delta)
+    return max(low, other[0]), max(high, other[1])
+
+
+@_QUIETLY
+def _mirrored_epsilon(curve: Curve, epsilon: float, target: float) -> tuple[float, float] | None:
+    """The other direction's epsilon from this one's curve, if that is narrow: near 0 one integral serves both."""
+    other = mirrored(curve)
+    if other(np.array([epsilon]))[1][0] <= target:
+        return 0.0, epsilon  # no larger than this one's
+    low, high = certified_root(other, epsilon, target)
+    return (low, high) if is_narrow(low, high) else None
 
 
 def log_delta(composition: Composition, epsilons: Array) -> tuple[Array, Array]:
     """Certified bounds on log delta at ascending epsilons >= 0, the larger of the two directions."""
-    lower, upper = _log_delta(composition, REMOVE, epsilons)
+    lower, upper, curves = _log_delta(composition, REMOVE, epsilons)
     if not composition.steps:
         return lower, upper
-    rivals = chernoff_curve(composition, ADD, epsilons) > lower
+    rivals = (epsilons > 0) & (chernoff_curve(composition, ADD, epsilons) > lower)  # at 0 both are the same
+    for curve in curves if np.any(rivals & (epsilons < _TINY)) else ():
+        low, high = mirrored(curve)(epsilons)
+        known = rivals & (high - low < landing.ENOUGH)
+        lower[known], upper[known] = np.maximum(lower[known], low[known]), np.maximum(upper[known], high[known])
+        rivals &= ~known
     if rivals.any():
-        low, high = _log_delta(composition, ADD, epsilons[rivals])
+        low, high, _ = _log_delta(composition, ADD, epsilons[rivals])
         lower[rivals], upper[rivals] = np.maximum(lower[rivals], low), np.maximum(upper[rivals], high)
     poor = upper - lower > 1  # far beyond what any line resolves
     if poor.any():
@@ -106,7 +116,7 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
     bound = chernoff(task.log_mgf, epsilon, points)
     if np.logaddexp(bound + 1e-6, task.log_dropped) <= target:
         return True
-    for tolerance in (_ROUGH, _SHARPEST) if epsilon < _TINY else (_ROUGH,):
+    for tolerance in (landing.ROUGH, _SHARPEST) if epsilon < _TINY else (landing.ROUGH,):
         curve, _ = _curve_at(composition, direction, epsilon, False, tolerance, contour.is_complement(target))
         lower, upper = (-np.inf, 0.0) if curve is None else (float(side[0]) for side in curve(np.array([epsilon])))
         if upper <= target or lower > target:
@@ -133,28 +143,38 @@ def _single(composition: Composition) -> bool:
     return composition.gaussian == 0 and len(composition.steps) == 1 and composition.steps[0].count == 1
 
 
+def _closed(composition: Composition, direction: int) -> Curve:
+    """The curve of a single step, or of plain Gaussians."""
+    if composition.steps:
+        return single_curve(composition.steps[0], direction)
+    return gaussian_curve(composition.gaussian)
+
+
 @_QUIETLY
-def _epsilon(composition: Composition, direction: int, target: float) -> tuple[float, float]:
-    """Certified interval for epsilon in one direction: what each way finds, until it is narrow enough."""
-    if not composition.steps:
-        return certified_root(gaussian_curve(composition.gaussian), 1.0, target)
-    if _single(composition):
-        return certified_root(single_curve(composition.steps[0], direction), 1.0, target)
+def _epsilon(composition: Composition, direction: int, target: float) -> tuple[tuple[float, float], Curve | None]:
+    """Certified interval for epsilon in one direction: what each way finds, until it is narrow enough.
+
+    And the curve it was last read from.
+    """
+    if not composition.steps or _single(composition):
+        known = _closed(composition, direction)
+        return certified_root(known, 1.0, target), known
     if composition.gaussian == 0 and _log_total_variation(composition, direction) + 1e-9 <= target:
-        return 0.0, 0.0
+        return (0.0, 0.0), None
     if direction == REMOVE and _log_surely_exceeded(composition) - 1e-9 > target:
-        return EPSILON_LIMIT, np.inf
-    low, high = _epsilon_by_line(composition, direction, target)
-    if not _is_narrow(low, high) and _log_short_of_one(composition, direction) < np.log(-np.expm1(target)):
-        return EPSILON_LIMIT, np.inf
-    if not _is_narrow(low, high):
+        return (EPSILON_LIMIT, np.inf), None
+    (low, high), curve = _epsilon_by_line(composition, direction, target)
+    if not is_narrow(low, high) and _is_hopeless(composition, direction, target):
+        return (EPSILON_LIMIT, np.inf), None
+    if not is_narrow(low, high) and composition.gaussian == 0:
         for guess in _guesses(composition, direction, target, (low, high)):
-            low, high = _within((low, high), _epsilon_by_jumps(composition, direction, target, guess))
-            if _is_narrow(low, high, _FAIRLY_NARROW):
+            found, curve = landing.epsilon(composition.steps, direction, target, guess)
+            low, high = within((low, high), found)
+            if is_narrow(low, high, _FAIRLY_NARROW):
                 break
-    if not _is_narrow(low, high, _FAIRLY_NARROW):
-        low, high = _within((low, high), lattice.epsilon(composition.pairs(direction), target))
-    return low, high
+    if not is_narrow(low, high, _FAIRLY_NARROW):
+        low, high = within((low, high), lattice.epsilon(composition.pairs(direction), target))
+    return (low, high), curve
 
 
 def _guesses(composition: Composition, direction: int, target: float, known: tuple[float, float]) -> Iterator[float]:
@@ -165,7 +185,7 @@ def _guesses(composition: Composition, direction: int, target: float, known: tup
         return
     few = sum(step.count * step.rate for step in composition.steps) < 0.3
     if few:
-        yield _few_jumps_epsilon(composition, direction, target)
+        yield landing.few_jumps_epsilon(composition.steps, direction, target)
     else:
         try:
             task = contour.problem(composition.steps, composition.gaussian, direction, target + 14)
@@ -176,22 +196,14 @@ def _guesses(composition: Composition, direction: int, target: float, known: tup
             yield guess
     # near 0 the saddle point knows nothing: start at a small part of what the steps reach
     yield min(reach_below(composition.steps) / 30, high)
-    low, high = _within(known, lattice.epsilon(composition.pairs(direction), target, tolerance=0.03))
+    low, high = within(known, lattice.epsilon(composition.pairs(direction), target, tolerance=0.03))
     if np.isfinite(high) and high > 0:
         yield float(np.sqrt(low * high)) if low > 0 else 0.5 * high
 
 
-def _is_narrow(low: float, high: float, share: float = _NARROW) -> bool:
-    return high - low <= max(share * high, 1e-12) < np.inf or low >= EPSILON_LIMIT
-
-
-def _within(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
-    """What two certified intervals say together."""
-    low, high = max(first[0], second[0]), min(first[1], second[1])
-    return min(low, high), max(low, high)
-
-
-def _epsilon_by_line(composition: Composition, direction: int, target: float) -> tuple[float, float]:
+def _epsilon_by_line(
+    composition: Composition, direction: int, target: float
+) -> tuple[tuple[float, float], Curve | None]:
     try:
         task, c, guess = contour.solve_for_delta(composition.steps, composition.gaussian, direction, target)
         if guess > 0.99 * EPSILON_LIMIT:
@@ -200,79 +212,20 @@ def _epsilon_by_line(composition: Composition, direction: int, target: float) ->
             )
         line = contour.line(task, c)
     except contour.TooWideError:
-        return 0.0, np.inf
-    return (0.0, np.inf) if line is None else certified_root(line.log_delta, guess, target)
+        line = None
+    return ((0.0, np.inf), None) if line is None else (certified_root(line.log_delta, guess, target), line.log_delta)
 
 
-def _epsilon_by_jumps(composition: Composition, direction: int, target: float, guess: float) -> tuple[float, float]:
-    """Set up roughly where epsilon is thought to be until that stands, then as sharply as the slope there asks for."""
-    if composition.gaussian > 0 or guess <= 0:
-        return 0.0, np.inf
-    low, high = 0.0, np.inf
-    guess = min(guess, EPSILON_LIMIT)
-    below, above, tolerance, failed = 0.0, EPSILON_LIMIT, _ROUGH, 0
-    before: jumps.Jumps | None = None
-    # what falls with epsilon is log delta, or minus log(1 - delta)
-    sign = -1 if contour.is_complement(target) else 1
-    wanted = contour.log_complement(target) if sign < 0 else target
-    for _ in range(14):
-        jump = jumps.jumps(composition.steps, direction, guess, target, tolerance, before)
-        values = None if jump is None else jump.log_value(guess * np.array([1.0, 1 + 1e-5]))
-        if jump is None or values is None or (values[0][0] == -np.inf and values[1][0] == 0):
-            failed += 1
-            if failed > 3:
-                break
-            above, guess = guess, float(np.sqrt(max(below, 0.4 * guess) * guess))
-            continue
-        before = jump
-        lower, upper = values
-        is_below = lower[0] > wanted if sign > 0 else upper[0] < wanted
-        is_above = upper[0] < wanted if sign > 0 else lower[0] > wanted
-        below, above = (guess, above) if is_below else (below, guess) if is_above else (below, above)
-        if guess == EPSILON_LIMIT and is_below:
-            return EPSILON_LIMIT, np.inf
-        if is_above and jump.log_delta(np.zeros(1))[1][0] <= target:
-            return 0.0, 0.0
-        slope = sign * float((upper[0] - upper[1]) / 1e-5)  # by the logarithm of epsilon
-        short = sign * (0.5 * (lower[0] + upper[0]) - wanted)
-        failed += bool(tolerance < _ROUGH and upper[0] - lower[0] > 0.5)
-        if failed > 3:
-            break
-        known = bool(np.all(np.isfinite(lower)) and slope > 0)
-        if not known:
-            back = np.sqrt(below * guess) if below > 0 else guess
-            root = 0.7 * guess if is_above else 1.4 * guess if is_below else float(back)
-            tolerance -= 3.0 if root == guess else 0.0
-        elif abs(upper[0] - wanted) < 0.03 * slope:
-            root = search(jump.log_delta, guess, target, (0.8 * guess, 1.25 * guess))
-        elif sign > 0 and is_above and guess > 1:
-            # delta falls like a constant less e^eps times another: a tangent in e^eps
-            rest = -np.expm1(-guess) - np.expm1(-short) * guess / slope
-            root = guess + float(np.log(rest + np.exp(-guess))) if rest > 0 else 0.03 * guess
-        elif abs(short) > max(0.5, 0.7 * slope):
-            root = guess * float(np.exp(np.clip(short / slope, -3.0, 1.0)))
-        else:
-            root = guess * float(np.clip(1 + short / slope, 0.03, 10.0))
-        root = max(root, _SMALLEST)
-        sharp = float(np.clip(np.log(max(_NARROW, 1e-12 / root) * max(slope, 1e-9)) - 2.2, -32.0, _ROUGH))
-        if known and abs(root / guess - 1) < 0.01 and tolerance <= sharp + 0.5:
-            was = high - low
-            low, high = _within((low, high), certified_root(jump.log_delta, root, target))
-            sharp = min(sharp, tolerance - 3)
-            if _is_narrow(low, high) or sharp < -38 or high - low > 0.7 * was:
-                break
-        if known and (abs(root / guess - 1) < 0.05 or upper[0] - lower[0] > 0.2 * slope):
-            tolerance = min(sharp, tolerance)
-        if not below < root < above and abs(root / guess - 1) > 0.01:
-            root = np.sqrt(max(below, 1e-3 * above) * above)
-        guess = float(np.clip(root, _SMALLEST, EPSILON_LIMIT))
-    return low, high
+def _is_hopeless(composition: Composition, direction: int, target: float) -> bool:
+    """Whether delta(1e4) is above the target, so near 1 that Chernoff's inequality sees it."""
+    short = _log_short_of_one(composition, direction, np.array([EPSILON_LIMIT]))[0]
+    return bool(short < np.log(-np.expm1(target)))
 
 
 def _log_total_variation(composition: Composition, direction: int) -> float:
     """log of an upper bound on delta(0): total variations add up at most, and without a hit there is none."""
     untouched = sum(step.count * np.log1p(-step.rate) for step in composition.steps)
-    added = float(_sum_of_log_deltas(composition, direction, np.zeros(1))[0])
+    added = float(landing.sum_of_log_deltas(composition.steps, direction, np.zeros(1))[0])
     return min(added, float(np.log(-np.expm1(untouched))))
 
 
@@ -290,44 +243,31 @@ def _log_surely_exceeded(composition: Composition) -> float:
     return best
 
 
-def _log_short_of_one(composition: Composition, direction: int) -> float:
-    """log of an upper bound on 1 - delta(1e4): exp(Lambda(t) - t eps) for any -1 <= t <= 0, by Chernoff."""
+def _log_short_of_one(composition: Composition, direction: int, epsilons: Array) -> Array:
+    """log of upper bounds on 1 - delta: exp(Lambda(t) - t eps) for any -1 <= t <= 0, by Chernoff."""
     task = contour.problem(composition.steps, composition.gaussian, direction, -40.0)
     points = contour.place(np.linspace(-12.0, 12.0, 25), complement=True)
-    bound = float(np.min(task.log_mgf(points) - points * EPSILON_LIMIT)) + 1e-6
-    return float(np.logaddexp(bound, task.log_dropped)) + 1e-9
-
-
-def _few_jumps_epsilon(composition: Composition, direction: int, target: float) -> float:
-    """The epsilon at which a few equal jumps, as many as do it best, have the probability delta: a guess."""
-    low, high = -80.0, float(np.log(EPSILON_LIMIT))
-    counts = np.array([1.0, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64]) if direction == REMOVE else np.ones(1)
-    counts = counts[counts <= sum(step.count for step in composition.steps)]
-    for _ in range(40):
-        middle = 0.5 * (low + high)
-        chances = counts * _sum_of_log_deltas(composition, direction, np.exp(middle) / counts) - gammaln(counts + 1)
-        low, high = (middle, high) if np.nanmax(chances) > target else (low, middle)
-    return float(np.exp(low))
-
-
-def _sum_of_log_deltas(composition: Composition, direction: int, epsilons: Array) -> Array:
-    """log of the sum of the single steps' deltas: at epsilon = 0 a bound, since total variations add up at most."""
-    terms = [np.log(step.count) + single_step_log_delta(step, direction, epsilons) for step in composition.steps]
-    return np.asarray(np.logaddexp.reduce(terms))
+    bounds = np.min(task.log_mgf(points) - np.multiply.outer(epsilons, points), axis=1) + 1e-6
+    return np.asarray(np.logaddexp(bounds, task.log_dropped) + 1e-9)
 
 
 @_QUIETLY
-def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tuple[Array, Array]:
-    """Certified bounds on log delta in one direction, at ascending epsilons: one line serves all that are near it."""
-    if not composition.steps:
-        return gaussian_curve(composition.gaussian)(epsilons)
-    if _single(composition):
-        return single_curve(composition.steps[0], direction)(epsilons)
+def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tuple[Array, Array, list[Curve]]:
+    """Certified bounds on log delta in one direction, at ascending epsilons: one line serves all that are near it.
+
+    And the curves that they were read from.
+    """
+    if not composition.steps or _single(composition):
+        known = _closed(composition, direction)
+        return *known(epsilons), [known]
+    curves: list[Curve] = []
     lower, upper = np.full(len(epsilons), -np.inf), np.zeros(len(epsilons))
     if direction == ADD and composition.gaussian == 0:
         upper[epsilons >= composition.most_added] = -np.inf
     many = len(epsilons) > _FEW
-    waiting = np.flatnonzero(np.isfinite(upper))
+    short = np.exp(_log_short_of_one(composition, direction, epsilons))
+    lower = np.where(short < _NOTHING, -1.001 * short, lower)
+    waiting = np.flatnonzero(np.isfinite(upper) & ~(short < _NOTHING))
     ahead, lonely = 0.0, 0
     poor: list[int] = []
     while waiting.size:
@@ -340,8 +280,9 @@ def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tup
                 continue
             poor += waiting.tolist()
             break
+        curves.append(curve)
         low, high = curve(epsilons[waiting])
-        done = high - low < (_ENOUGH_FOR_MANY if many else _ENOUGH)
+        done = high - low < (_ENOUGH_FOR_MANY if many else landing.ENOUGH)
         if not done[0] and ahead > 0:
             ahead = 0.0
             continue
@@ -358,7 +299,7 @@ def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tup
         at = np.array(sorted(poor))
         low, high = lattice.log_delta(composition.pairs(direction), epsilons[at])
         lower[at], upper[at] = np.fmax(lower[at], low), np.fmin(upper[at], high)
-    return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper)
+    return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper), curves
 
 
 def _curve_at(
@@ -377,33 +318,15 @@ def _curve_at(
         target = contour.log_complement(min(target, -1e-300)) if complement else min(target, -0.7)
         line = contour.line(task, c, -45.0) if many else contour.line(task, c)
     except contour.TooWideError:
-        line, target = None, float(_sum_of_log_deltas(composition, direction, np.array([epsilon]))[0])
+        line, target = None, float(landing.sum_of_log_deltas(composition.steps, direction, np.array([epsilon]))[0])
     at = np.array([epsilon])
     width = np.inf if line is None else float(np.diff(np.ravel(line.log_delta(at)))[0])
-    enough = _ENOUGH if log_tolerance >= jumps.LOG_TOLERANCE else float(np.exp(log_tolerance))
+    enough = landing.ENOUGH if log_tolerance >= jumps.LOG_TOLERANCE else float(np.exp(log_tolerance))
     if line is not None and (many or not width > enough):
         return line.log_delta, float(np.sqrt(task.cumulants(c)[2]))
-    if composition.gaussian == 0 and epsilon > 0 and not many:
-        jump, jump_width = _jumps_at(composition, direction, epsilon, target, log_tolerance)
+    if composition.gaussian == 0 and not many:
+        target = min(target, _log_total_variation(composition, direction))
+        jump, jump_width = landing.sharpest(composition.steps, direction, epsilon, target, log_tolerance)
         if jump is not None and not jump_width > width:
             return jump.log_delta, 0.0
     return (None if line is None else line.log_delta), 0.0
-
-
-def _jumps_at(
-    composition: Composition, direction: int, epsilon: float, target: float, log_tolerance: float
-) -> tuple[jumps.Jumps | None, float]:
-    """The sharpest of a few set-ups at epsilon, each for the delta that the one before found, and its width there."""
-    best, narrowest, least = None, np.inf, max(target, -0.7)
-    for tolerance in (_ROUGH, _ROUGH, _ROUGH, log_tolerance, log_tolerance + 4):
-        jump = jumps.jumps(composition.steps, direction, epsilon, target, max(tolerance, log_tolerance), best)
-        if jump is None:
-            target -= 25  # a delta taken for larger than it is leaves out all that makes it up
-            continue
-        lower, upper = (float(bound[0]) for bound in jump.log_delta(np.array([epsilon])))
-        if best is None or upper - lower < narrowest:
-            best, narrowest = jump, upper - lower
-        if narrowest < max(_ENOUGH if log_tolerance >= jumps.LOG_TOLERANCE else 0.0, 4 * np.exp(log_tolerance)):
-            break
-        target = min(0.5 * (lower + upper) if np.isfinite(lower) else upper - 5, least)
-    return best, narrowest

@@ -1,0 +1,156 @@
+"""Where the total loss lands if a few large losses decide: epsilon, and the sharpest curve, by set-ups of jumps.py.
+
+A set-up costs far more than a look at its curve, which is certified everywhere and sharp around one epsilon.  So the
+search asks a curve where it falls to the target, believes it as far as it is sharp there, and sets up anew only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import gammaln
+
+from hush.accounting import contour, jumps
+from hush.accounting.closed import single_step_log_delta
+from hush.accounting.contour import REMOVE
+from hush.accounting.crossing import EPSILON_LIMIT, NARROW, Curve, certified_root, is_narrow, search, within
+from hush.accounting.transform import Array, Step
+
+ROUGH = -9.0
+"""log of the relative accuracy of a delta that is good enough to find the place."""
+ENOUGH = 2e-7
+_SMALLEST = 3e-13
+"""An epsilon this small is known well enough."""
+_NUDGE = 1e-6
+"""Slopes are taken over so much of epsilon at least, or rounding would be all that is seen."""
+
+
+def epsilon(
+    steps: Sequence[Step], direction: int, target: float, guess: float
+) -> tuple[tuple[float, float], Curve | None]:
+    """Set up roughly where epsilon is thought to be until that stands, then as sharply as the slope there asks for.
+
+    A certified interval, and the curve it was last read from.
+    """
+    found: tuple[tuple[float, float], Curve | None] = (0.0, np.inf), None
+    if guess <= 0:
+        return found
+    guess = min(guess, EPSILON_LIMIT)
+    below, above, tolerance, failed = 0.0, EPSILON_LIMIT, ROUGH, 0
+    before: jumps.Jumps | None = None
+    # what falls with epsilon is log delta, or minus log(1 - delta)
+    sign = -1 if contour.is_complement(target) else 1
+    wanted = contour.log_complement(target) if sign < 0 else target
+    for _ in range(14):
+        jump = jumps.jumps(steps, direction, guess, target, tolerance, before)
+        values = None if jump is None else jump.log_value(np.array([guess]))
+        if jump is None or values is None or (values[0][0] == -np.inf and values[1][0] == 0):
+            failed += 1
+            if failed > 3:
+                break
+            above, guess = guess, float(np.sqrt(max(below, 0.4 * guess) * guess))
+            continue
+        before = jump
+        lower, upper = values
+        is_below = lower[0] > wanted if sign > 0 else upper[0] < wanted
+        is_above = upper[0] < wanted if sign > 0 else lower[0] > wanted
+        below, above = (guess, above) if is_below else (below, guess) if is_above else (below, above)
+        if guess == EPSILON_LIMIT and is_below:
+            return (EPSILON_LIMIT, np.inf), jump.log_delta
+        if is_above and jump.log_delta(np.zeros(1))[1][0] <= target:
+            return (0.0, 0.0), jump.log_delta
+        failed += bool(tolerance < ROUGH and upper[0] - lower[0] > 0.5)
+        if failed > 3:
+            break
+        short = sign * (0.5 * (lower[0] + upper[0]) - wanted)
+        known = bool(np.isfinite(lower[0]))
+        root = max(search(jump.log_delta, guess, target, (below, above)) if known else guess, _SMALLEST)
+        sharp_there = known and _is_as_sharp(jump, guess, root)
+        slope = _slope(jump, root if sharp_there else guess, sign)
+        if not known:
+            back = np.sqrt(below * guess) if below > 0 else guess
+            root = 0.7 * guess if is_above else 1.4 * guess if is_below else float(back)
+            tolerance -= 3.0 if root == guess else 0.0
+        elif not slope > 0:  # too flat for what is known
+            root, known = root if sharp_there else guess, False
+            tolerance -= 6.0
+        elif sharp_there:
+            pass
+        elif sign > 0 and is_above and guess > 1:
+            # delta falls like a constant less e^eps times another: a tangent in e^eps
+            rest = -np.expm1(-guess) - np.expm1(-short) * guess / slope
+            root = guess + float(np.log(rest + np.exp(-guess))) if rest > 0 else 0.03 * guess
+        elif abs(short) > max(0.5, 0.7 * slope):
+            root = guess * float(np.exp(np.clip(short / slope, -3.0, 1.0)))
+        else:
+            root = guess * float(np.clip(1 + short / slope, 0.03, 10.0))
+        root = max(root, _SMALLEST)
+        sharp = float(np.clip(np.log(max(NARROW, 1e-12 / root) * max(slope, 1e-9)) - 2.2, -32.0, ROUGH))
+        if known and (sharp_there or abs(root / guess - 1) < 0.01) and tolerance <= sharp + 0.5:
+            (low, high), _ = found
+            was = high - low
+            low, high = within((low, high), certified_root(jump.log_delta, root, target))
+            found = (low, high), jump.log_delta
+            sharp = min(sharp, tolerance - 3)
+            if is_narrow(low, high) or sharp < -38 or high - low > 0.7 * was:
+                break
+        if known and (sharp_there or abs(root / guess - 1) < 0.05 or upper[0] - lower[0] > 0.2 * slope):
+            tolerance = min(sharp, tolerance)
+        if not below < root < above and abs(root / guess - 1) > 0.01:
+            root = np.sqrt(max(below, 1e-3 * above) * above)
+        guess = float(np.clip(root, _SMALLEST, EPSILON_LIMIT))
+    return found
+
+
+def _is_as_sharp(jump: jumps.Jumps, here: float, there: float) -> bool:
+    """Whether a curve set up here is about as narrow there."""
+    lower, upper = jump.log_value(np.array([here, there]))
+    return bool(upper[1] - lower[1] <= 2 * (upper[0] - lower[0]))
+
+
+def _slope(jump: jumps.Jumps, epsilon: float, sign: int) -> float:
+    """How fast the curve falls there, by the logarithm of epsilon; the middle varies less than the bounds."""
+    nudge = float(np.clip(_NUDGE / epsilon, 1e-5, 1.0))
+    lower, upper = jump.log_value(epsilon * np.array([1.0, 1 + nudge]))
+    return sign * float(0.5 * (lower[0] + upper[0] - lower[1] - upper[1]) / nudge)
+
+
+def few_jumps_epsilon(steps: Sequence[Step], direction: int, target: float) -> float:
+    """The epsilon at which a few equal jumps, as many as do it best, have the probability delta: a guess."""
+    low, high = -80.0, float(np.log(EPSILON_LIMIT))
+    counts = np.array([1.0, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64]) if direction == REMOVE else np.ones(1)
+    counts = counts[counts <= sum(step.count for step in steps)]
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        chances = counts * sum_of_log_deltas(steps, direction, np.exp(middle) / counts) - gammaln(counts + 1)
+        low, high = (middle, high) if np.nanmax(chances) > target else (low, middle)
+    return float(np.exp(low))
+
+
+def sum_of_log_deltas(steps: Sequence[Step], direction: int, epsilons: Array) -> Array:
+    """log of the sum of the single steps' deltas: at epsilon = 0 a bound, since total variations add up at most."""
+    terms = [np.log(step.count) + single_step_log_delta(step, direction, epsilons) for step in steps]
+    return np.asarray(np.logaddexp.reduce(terms))
+
+
+def sharpest(
+    steps: Sequence[Step], direction: int, epsilon: float, target: float, log_tolerance: float
+) -> tuple[jumps.Jumps | None, float]:
+    """The sharpest of a few set-ups at epsilon, each for the delta that the one before found, and its width there."""
+    best, narrowest, least, place = None, np.inf, max(target, -0.7), max(epsilon, _SMALLEST)
+    tolerances = [ROUGH, ROUGH, ROUGH, log_tolerance, log_tolerance + 4]
+    while tolerances:
+        jump = jumps.jumps(steps, direction, place, target, max(tolerances.pop(0), log_tolerance), best)
+        if jump is None:
+            target -= 25  # a delta taken for larger than it is leaves out all that makes it up
+            continue
+        lower, upper = (float(bound[0]) for bound in jump.log_delta(np.array([epsilon])))
+        if best is None or upper - lower < narrowest:
+            best, narrowest = jump, upper - lower
+        if narrowest < max(ENOUGH if log_tolerance >= jumps.LOG_TOLERANCE else 0.0, 4 * np.exp(log_tolerance)):
+            break
+        if narrowest < 0.1:  # so much is known of delta: no need for another rough look
+            tolerances = [one for one in tolerances if one < ROUGH]
+        target = min(0.5 * (lower + upper) if np.isfinite(lower) else upper - 5, least)
+    return best, narrowest

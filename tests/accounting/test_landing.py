@@ -1,0 +1,88 @@
+"""Epsilons near 0: one integral serves both directions, in a few set-ups, and still encloses tens of digits."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath as mp
+import numpy as np
+import pytest
+import reference
+from reference import ADD, REMOVE, Setting
+
+from hush.accounting import Gaussian, closed, crossing, jumps, landing
+from hush.accounting.transform import Step
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise"),
+    [(4.7e-6, 0.81), (1e-9, 0.16), (1e-9, 0.93), (3e-4, 0.12), (0.01, 0.6), (0.3, 0.4), (1e-9, 100.0)],
+)
+@pytest.mark.parametrize("share", [0.0, 1e-5, 0.1])
+def test_the_other_directions_delta_comes_from_the_same_integral_at_minus_epsilon(
+    rate: float, noise: float, share: float
+) -> None:
+    epsilon = share * rate
+    truth, error = reference.two_steps(rate, noise, ADD, epsilon, digits=25)
+    target = min(float(mp.log(reference.two_steps(rate, noise, REMOVE, epsilon, digits=25)[0])), -0.7)
+    jump = jumps.jumps([Step(rate, noise, 2)], REMOVE, max(epsilon, 1e-12), target)
+    assert jump is not None
+    lower, upper = (float(bound[0]) for bound in crossing.mirrored(jump.log_delta)(np.array([epsilon])))
+    log_truth, doubt = float(mp.log(truth)), float(error / truth) + 1e-14
+    assert lower - doubt <= log_truth <= upper + doubt
+    if share < 1e-3:
+        assert upper - lower < 1e-6
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-4, 0.1, 3.0])
+def test_closed_forms_mirror_each_other(epsilon: float) -> None:
+    at = np.array([epsilon])
+    for mine, other in [
+        (closed.gaussian_curve(0.7), closed.gaussian_curve(0.7)),
+        (closed.gaussian_curve(400.0), closed.gaussian_curve(400.0)),
+        *(
+            (closed.single_curve(step, REMOVE), closed.single_curve(step, ADD))
+            for step in (Step(0.9, 0.5, 1), Step(0.999, 0.2, 1))
+        ),
+    ]:
+        lower, upper = crossing.mirrored(mine)(at)
+        low, high = other(at)
+        assert lower[0] <= high[0]
+        assert low[0] <= upper[0]
+        assert epsilon > 0.01 or upper[0] - lower[0] < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "delta", "most"),
+    [
+        (0.8093499712752229, 4.712168157143728e-06, 12, 1.0590595437496738e-05, 2),
+        (0.558594261568078, 5.799967902657054e-06, 1173, 0.00034576255570368364, 2),
+        (0.9345299513619465, 4.231996862473253e-09, 8, 6.2000287306060484e-09, 2),
+        (0.15779784470570887, 1.1562105001514568e-09, 8, 9.211460950215215e-09, 2),
+        (0.1340384215715032, 1.7720453689675566e-06, 14, 2.4791561148995184e-05, 3),  # a long plateau
+        (0.11824965290095908, 3.4160219412175235e-05, 10, 0.00034152485040630777, 4),
+    ],
+)
+def test_an_epsilon_near_0_takes_a_few_set_ups(
+    noise: float, rate: float, steps: int, delta: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    def counted(*arguments: Any) -> jumps.Jumps | None:
+        made.append(arguments)
+        return original(*arguments)
+
+    original = landing.jumps.jumps
+    monkeypatch.setattr(landing.jumps, "jumps", counted)
+    bounds = (Gaussian(noise).poisson(rate) * steps).epsilon(delta)
+    assert len(made) <= most
+    assert bounds.upper - bounds.lower <= max(1e-6 * bounds.upper, 1e-12)
+    if steps > 13:  # test_sweep.py has such, in full mode
+        return
+    curve = reference.delta_curve(Setting(rate, noise, steps), math.log(delta))
+    assert curve is not None
+    for end, side in ((bounds.lower, 1), (bounds.upper, -1)):
+        if end > 0:
+            value, error = curve(end)
+            assert side * (value - math.log(delta)) >= -error
