@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hush import Ledger, Plan, Private, journal, noise
-from hush.gradients import Auto, ClippedSum, Engine, Ghost, Loop, Memory, Projected, captured, clipped_sum
+from hush.gradients import Auto, ClippedSum, Engine, Ghost, Loop, Memory, Projected, Vmap, captured, check, clipped_sum
+from hush.gradients.check import refuse_memories
 from hush.keys import Key
 from hush.precision import unit_roundoff
 from hush.rounding import BFLOAT16
@@ -375,3 +376,124 @@ def test_a_collate_function_that_sorts_is_refused_where_users_are_clipped_togeth
     for x, length in private.batches(records, users=users, collate=padded, steps=2):
         private.step(lambda x, length: layer(x[:, :, None]).sum((1, 2)) / length, x, length)
     assert private.steps_done == 2
+
+
+class Experts(nn.Module):
+    """Records far out go to an expert in bfloat16: each by itself, but not all in the same precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.near, self.far, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        far, out = x.abs().amax(1) > 50, torch.zeros_like(x)
+        out[~far] = self.near(x[~far])
+        if far.any():
+            with torch.autocast("cpu", torch.bfloat16):
+                out[far] = self.far(x[far]).float()
+        return self.last(out.tanh())
+
+
+def sum_of_step(data: tuple[Tensor, ...], engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    torch.manual_seed(0)
+    model, seen, add = Experts(), [], noise.add
+    monkeypatch.setattr(noise, "add", lambda *a, **k: (seen.append([x.clone() for x in a[2]]), add(*a, **k))[1])
+    plan = Plan(records=400, batch=400, steps=1, noise_multiplier=1.0, clip=0.1)
+    private = Private(model, torch.optim.SGD(model.parameters(), lr=0.0), plan, engine=engine)
+    for x, y in private.batches(data):
+        private.step(lambda x, y: F.cross_entropy(model(x), y, reduction="none"), x, y)
+    monkeypatch.undo()
+    return list(seen[0])
+
+
+@pytest.mark.parametrize("engine", [Ghost(), Vmap(), Loop()], ids=repr)
+@pytest.mark.parametrize("first", [False, True])
+def test_a_record_in_half_precision_lowers_nobody_elses_threshold(
+    engine: Engine, first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    x, y = torch.randn(1, 8) + 1e-3 * torch.randn(400, 8), torch.zeros(401, dtype=torch.long)
+    one = sum_of_step((x, y[:400]), engine, monkeypatch)
+    parts = [100 * x[:1], x] if first else [x, 100 * x[:1]]
+    other = sum_of_step((torch.cat(parts), y), engine, monkeypatch)
+    difference = torch.cat([(a - b).double().flatten() for a, b in zip(one, other, strict=True)]).norm()
+    assert difference <= 0.1  # 0.25 once: all thresholds were lowered by 0.4% when the record came
+
+
+@pytest.mark.parametrize("counting", [False, True])
+def test_a_loss_that_differentiates_is_trained(counting: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    model.register_buffer("passes", torch.zeros(()))
+
+    def losses(x: Tensor) -> Tensor:
+        if counting:
+            model.passes.add_(1)
+        x = x.detach().requires_grad_()
+        values = model(x).squeeze(1)
+        (slopes,) = torch.autograd.grad(values.sum(), x, create_graph=True)
+        return values + slopes.square().sum(1)
+
+    x = torch.randn(30, 4)
+    assert "derivatives of its own" in str(check(model, x, losses))
+    model.passes.zero_()
+    plan = Plan(records=30, batch=2, steps=12, noise_multiplier=1.0)  # some of these batches are empty
+    private = Private(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, key=Key.from_seed(1))
+    sizes = []
+    for (batch,) in private.batches((x,)):
+        private.step(losses, batch)
+        sizes.append(len(batch))
+    assert 0 in sizes[1:]
+    assert sizes[0] > 1  # until then buffers aren't looked at
+    assert model.passes == (12 if counting else 0)
+
+
+class Codebook(nn.Module):
+    """Its table isn't trained by gradients: every pass writes some of its input there."""
+
+    def __init__(self, write: Callable[[nn.Parameter, Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.table, self.write = nn.Linear(3, 2), nn.Parameter(torch.zeros(3), requires_grad=False), write
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.write(self.table, x.mean(0))
+        return self.layer(x - self.table)
+
+
+@pytest.mark.parametrize(
+    "write", [lambda p, x: p.mul_(0.9).add_(x), lambda p, x: p.data.lerp_(x, 0.1)], ids=["in place", "by data"]
+)
+def test_a_frozen_parameter_that_remembers_the_data_is_refused_in_training(
+    write: Callable[[nn.Parameter, Tensor], object],
+) -> None:
+    torch.manual_seed(0)
+    model = Codebook(write)
+    plan = Plan(records=20, batch=20, steps=1, noise_multiplier=1.0)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    private = Private(model, torch.optim.SGD(trained, lr=0.1), plan)
+    ((x,),) = islice(private.batches((torch.randn(20, 3),)), 1)
+    with pytest.raises(ValueError, match="table changes in the forward pass, outside the noisy gradient"):
+        private.step(lambda x: model(x).square().sum(1), x)
+
+
+@pytest.mark.parametrize("records", [0, 1])
+def test_what_buffers_remember_is_found_on_fewer_than_two_records(records: int) -> None:
+    model = nn.Linear(3, 2)
+    model.register_buffer("passes", torch.zeros(()))
+    model.register_buffer("mean", torch.zeros(3))
+
+    def counted(x: Tensor) -> Tensor:
+        model.passes.add_(1)
+        return model(x).sum(1)
+
+    def remembered(x: Tensor) -> Tensor:
+        model.mean.lerp_(x.mean(0), 0.1)
+        return counted(x)
+
+    x = torch.randn(records, 3)
+    assert refuse_memories(model, counted, (x,)) == [model.passes]
+    assert model.passes == 0
+    with pytest.raises(ValueError, match="buffer mean depends on the data"):
+        refuse_memories(model, remembered, (x,))
+    assert not model.mean.any()

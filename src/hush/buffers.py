@@ -26,8 +26,9 @@ class Once:
         with torch.no_grad():
             for kept, buffer in zip(self._kept, self._buffers, strict=True):
                 kept.copy_(buffer)  # in place: a captured program reads it there
-            if size == 0:
-                zeros = [x.new_zeros(1, *x.shape[1:]) if isinstance(x, Tensor) and x.dim() else x for x in batch]
+        if size == 0:
+            zeros = [x.new_zeros(1, *x.shape[1:]) if isinstance(x, Tensor) and x.dim() else x for x in batch]
+            with torch.enable_grad():  # a loss may take derivatives of its own
                 self.losses(*zeros)
 
     def __call__(self, *batch: Any) -> Tensor:

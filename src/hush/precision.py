@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from hush.randomness import unmoved
 from hush.rounding import BFLOAT16, FLOAT32, TF32
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -18,7 +19,8 @@ _HALF = (torch.float16, torch.bfloat16)
 def unit_roundoff(parameters: Sequence[Tensor]) -> float:
     """The coarsest rounding that is in force here: of the parameters, of autocast, of TF32 products."""
     devices = {p.device.type for p in parameters}
-    if any(p.dtype in _HALF for p in parameters) or any(torch.is_autocast_enabled(device) for device in devices):
+    half = not {p.dtype for p in parameters}.isdisjoint(_HALF)
+    if half or any(torch.is_autocast_enabled(device) for device in devices):
         return BFLOAT16
     on_cpu = getattr(torch.backends.mkldnn, "matmul", None)  # what set_float32_matmul_precision("medium") sets
     if "cpu" in devices and getattr(on_cpu, "fp32_precision", "none") == "bf16":
@@ -97,39 +99,53 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 class Watch:
-    """Looks for autocast inside the loss function, which can't be seen from outside, on one example.
+    """Looks for half precision inside the loss function, which can't be seen from outside.
 
     Compiled code can't be looked into, so it is taken to be coarse: the threshold is then 0.4% lower than it might be.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._done = is_compiled(model)
-        self._mode = _Mode(half=self._done)
+        self._done = self._half = is_compiled(model)
 
     @property
     def roundoff(self) -> float:
         """As seen so far."""
-        return BFLOAT16 if self._mode.half else FLOAT32
+        return BFLOAT16 if self._half else FLOAT32
 
     def look(self, losses: Callable[..., Tensor], batch: Sequence[Any], size: int, again: bool = False) -> None:
-        """Runs the loss of the first example there is; random numbers are put back as they were.
-
-        Once, or at every call with `again`, for engines that don't see in what precision they compute.
-        """
-        if self._mode.half or (self._done and not again) or size == 0:
+        """Once, or at every call with `again`, for engines that don't see in what precision they compute."""
+        if self._half or (self._done and not again) or size == 0:
             return
-        one = [part[:1] if isinstance(part, Tensor) and part.dim() > 0 else part for part in batch]
-        devices = sorted({part.device.index for part in one if isinstance(part, Tensor) and part.is_cuda})
-        with torch.random.fork_rng(devices=devices), torch.no_grad(), self._mode:
-            losses(*one)
+        self._half = computes_in_half(losses, batch)
         self._done = True
 
 
-class _Mode(TorchFunctionMode):
-    def __init__(self, half: bool) -> None:
-        super().__init__()
-        self.half = half
+def computes_in_half(losses: Callable[..., Tensor], batch: Sequence[Any]) -> bool:
+    """Whether the loss is computed in half precision, tried on an example of ones, or of zeros; True if neither works.
+
+    Of a batch only the shapes are looked at.  A coarser precision lowers the thresholds of all records, so it must not
+    hang on one of them: with a model that computes some records in bfloat16 and others not, the first of those would
+    move the sum by 0.4% of a threshold for every other record.  Random numbers are put back as they were.
+    """
+    tensors = [part for part in batch if isinstance(part, Tensor) and part.dim() > 0]
+    with unmoved({part.device for part in tensors}):
+        for fill in (torch.ones_like, torch.zeros_like):
+            one = [fill(part[:1]) if isinstance(part, Tensor) and part.dim() > 0 else part for part in batch]
+            seen = _Seen()
+            try:
+                with torch.enable_grad(), seen:  # a loss may take derivatives of its own
+                    losses(*one)
+            except Exception:
+                continue
+            return seen.half
+    return True
+
+
+class _Seen(TorchFunctionMode):
+    half = False
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = function(*args, **(kwargs or {}))
         self.half = self.half or torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
-        return function(*args, **(kwargs or {}))
+        self.half = self.half or (isinstance(found, Tensor) and found.dtype in _HALF)
+        return found

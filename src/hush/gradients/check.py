@@ -34,6 +34,7 @@ _REMEMBERS = (
     "The buffer {name} depends on the data that passed, outside the noisy gradient; "
     "use a layer that keeps no statistics of its input."
 )
+_REWRITES = "{name} changes in the forward pass, outside the noisy gradient; only the optimiser may change it."
 _COUNTS = (
     "{name} ({kind}) has scale_grad_by_freq, which scales an example's gradient by counts of the whole batch; "
     "leave scale_grad_by_freq out."
@@ -130,14 +131,10 @@ def _output_sums(model: nn.Module) -> Losses:
 
 def _refuse_changing_buffers(model: nn.Module, losses: Losses, batch: Sequence[Any]) -> None:
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    weights = _fingerprints(model)
     losses(*batch)
     once = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    for name, p in model.named_parameters():
-        if not torch.equal(p.detach(), weights[name]):
-            raise ValueError(
-                f"{name} changes in the forward pass, outside the noisy gradient; only the optimiser may change it."
-            )
+    _refuse_rewriting(weights, _fingerprints(model))
     _restore(model, before)
     losses(*(_other(x) for x in batch))
     twice = dict(model.named_buffers())
@@ -150,22 +147,56 @@ def _refuse_changing_buffers(model: nn.Module, losses: Losses, batch: Sequence[A
 def refuse_memories(model: nn.Module, losses: Losses, batch: Sequence[Any]) -> list[Tensor]:
     """Raise if what is left in a buffer after one example isn't what two others leave: no parameter's gradient is that.
 
-    For training, on the first examples that come; random numbers are the same each time, and all is put back. Returns
-    the buffers that change, whatever passes.
+    Nor may a parameter be another after a pass. For training, on the first examples that come, and on made-up ones
+    where there are fewer than two; random numbers are the same each time, and buffers are put back. Returns the buffers
+    that change, whatever passes.
     """
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    if not before:
-        return []
-    left = []
-    for rows in (slice(0, 1), slice(-2, None)):
-        with torch.no_grad(), torch.random.fork_rng(devices=_devices(model)):
-            losses(*pick(batch, rows))
-        left.append({name: buffer.clone() for name, buffer in model.named_buffers()})
-        _restore(model, before)
-    for name, buffer in left[0].items():
-        if not torch.equal(buffer, left[1][name]):
-            raise ValueError(_REMEMBERS.format(name=name))
-    return [buffer for name, buffer in model.named_buffers() if not torch.equal(left[0][name], before[name])]
+    before, weights, left = {name: buffer.clone() for name, buffer in model.named_buffers()}, _fingerprints(model), []
+    for examples, made_up in _samples(batch):
+        with torch.enable_grad(), torch.random.fork_rng(devices=_devices(model)):  # a loss may differentiate, too
+            try:
+                losses(*examples)
+            except Exception:
+                if not made_up:
+                    raise
+                continue
+            finally:
+                after = {name: buffer.clone() for name, buffer in model.named_buffers()}
+                _restore(model, before)
+        left.append(after)
+        _refuse_rewriting(weights, _fingerprints(model))
+    for other in left[1:]:
+        for name, buffer in left[0].items():
+            if not torch.equal(buffer, other[name]):
+                raise ValueError(_REMEMBERS.format(name=name))
+    return [buffer for name, buffer in model.named_buffers() if left and not torch.equal(left[0][name], before[name])]
+
+
+def _samples(batch: Sequence[Any]) -> list[tuple[Sequence[Any], bool]]:
+    """One example and two others, and whether they are made up."""
+    n = count(batch)
+    if n > 1:
+        return [(pick(batch, slice(0, 1)), False), (pick(batch, slice(-2, None)), False)]
+    made = [[x.new_full((k, *x.shape[1:]), 2 - k) if isinstance(x, Tensor) else x for x in batch] for k in (1, 2)]
+    return [(batch, False) if n == 1 else (made[0], True), (made[1], True)]
+
+
+def _fingerprints(model: nn.Module) -> dict[str, str]:
+    """What tells a parameter's values from others, in little memory."""
+    known = {name: p.detach() for name, p in model.named_parameters() if not nn.parameter.is_lazy(p) and not p.is_meta}
+    return {name: _fingerprint(values) for name, values in known.items()}
+
+
+def _fingerprint(values: Tensor) -> str:
+    if not values.is_floating_point():
+        return f"{values.sum()}"
+    return f"{values.sum(dtype=torch.float64)} {torch.linalg.vector_norm(values)}"
+
+
+def _refuse_rewriting(before: dict[str, str], after: dict[str, str]) -> None:
+    for name, value in before.items():
+        if after.get(name, value) != value:
+            raise ValueError(_REWRITES.format(name=name))
 
 
 def _devices(model: nn.Module) -> list[torch.device]:
@@ -209,8 +240,8 @@ def _refuse_company(model: nn.Module, losses: Losses, batch: Sequence[Any]) -> N
     training = {module: module.training for module in model.modules()}
     try:
         model.eval()
-        with torch.no_grad():
-            together, alone = losses(*batch), losses(*pick(batch, slice(0, 1)))
+        with torch.enable_grad():  # a loss may take derivatives of its own
+            together, alone = losses(*batch).detach(), losses(*pick(batch, slice(0, 1))).detach()
     finally:
         for module, flag in training.items():
             module.training = flag

@@ -8,12 +8,13 @@ noted.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from hush.gradients.chosen import emptied, regroup
 from hush.gradients.company import refuse_company
@@ -27,6 +28,7 @@ from hush.gradients.plain import per_example
 from hush.gradients.probing import Verdict
 from hush.gradients.rules.common import Unfit, without_speed_warnings
 from hush.gradients.tape import Tape, Use
+from hush.precision import computes_in_half
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def prepare(task: Task, memory: Memory) -> Prepared:
             refuse_company(losses, batch, values, last=n - task.copies - 1)
     slots = slots_of(task.units, values.device)
     held, values = [values], values.detach()
-    factors, missed = _factors(held, tape, parameters, memory, slots)
+    factors, missed = _factors(held, tape, parameters, memory, slots, lambda: computes_in_half(losses, batch))
     notes = ["ghost"]
     if missed:
         order = sorted(missed)
@@ -98,7 +100,12 @@ def _settled(factors: list[Factor], slots: Tensor | None) -> list[Factor]:
 
 
 def _factors(
-    held: list[Tensor], tape: Tape, parameters: Sequence[Tensor], memory: Memory, slots: Tensor | None
+    held: list[Tensor],
+    tape: Tape,
+    parameters: Sequence[Tensor],
+    memory: Memory,
+    slots: Tensor | None,
+    in_half: Callable[[], bool],
 ) -> tuple[dict[int, list[Factor]], dict[int, str]]:
     """Each parameter's factors, and the parameters that need another way, with the reason.
 
@@ -110,7 +117,10 @@ def _factors(
     values, uses, n = held.pop(), tape.uses, tape.examples
     key = structure(tape, parameters)
     grads, direct = _backward(values, uses, parameters, keep=must_look(uses, n, key, memory, tape.moved))
-    memory.half |= any(grad is not None and grad.dtype in (torch.bfloat16, torch.float16) for grad in grads)
+    if not memory.half and any(grad is not None and grad.dtype in (torch.bfloat16, torch.float16) for grad in grads):
+        memory.half = get_proxy_mode() is not None or in_half()  # a program is the same whatever the records
+        if not memory.half:  # products would be coarser for some records, and thresholds lower for all of them
+            return {}, dict.fromkeys(range(len(parameters)), "some examples only are computed in half precision")
     layouts = places(values, uses, grads, n, key, memory, tape.moved)
     if Verdict.MIXED in layouts:
         name = uses[layouts.index(Verdict.MIXED)].name
