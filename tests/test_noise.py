@@ -410,18 +410,6 @@ def test_noise_added_in_place_is_the_same_noise(secure: bool) -> None:
     assert not any(torch.equal(a, b) for a, b in zip(sums, within, strict=True) if a.numel())
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_noise_drawn_before_the_sums_are_there_is_the_same_noise(device: torch.device) -> None:
-    key, stds = Key.from_seed(3), [1.0, 2.0]
-    sums = [torch.ones(300, 7, device=device), torch.ones((), device=device)]
-    before = noise.gaussian(key, 2, [total.shape for total in sums], stds, device)
-    early, late = noise.add(key, 2, sums, stds, ready=before), noise.add(key, 2, sums, stds)
-    assert all(torch.equal(a, b) for a, b in zip(early, late, strict=True))
-    finer = [total.double() for total in sums]  # noise in single precision would show their last digits
-    early, late = noise.add(key, 2, finer, stds, ready=before), noise.add(key, 2, finer, stds)
-    assert all(torch.equal(a, b) for a, b in zip(early, late, strict=True))
-
-
 def test_streams_are_independent_and_the_same_in_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "_CPU_BLOCK", 5_000)  # the third tensor lies in several streams, the first two in one
     shapes, stds, threads = [(7,), (11, 3), (40, 1000)], [1.0, 2.0, 3.0], torch.get_num_threads()

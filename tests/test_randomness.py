@@ -66,12 +66,16 @@ def twister_words(state: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, An
     return twister.random_raw(count)
 
 
+def called(losses: Callable[[], Any]) -> Any:
+    return losses()
+
+
 class TestOfStep:
     def test_steps_draw_different_numbers_whatever_the_users_seed(self) -> None:
         found = []
         for step in (0, 1, 0):
             torch.manual_seed(0)
-            found.append(Randomness().of_step(Key.from_seed(2), step, CPU, draws))
+            found.append(Randomness().of_step(Key.from_seed(2), step, CPU, draws, called))
         assert found[0] == found[2] != found[1]
 
     @pytest.mark.parametrize("generator", [np.random.rand, random.random])
@@ -85,7 +89,7 @@ class TestOfStep:
             def compute(step: int = step) -> float:
                 return generator() if step in (0, *range(7, 12), 30) else -step
 
-            used.append(randomness.of_step(Key.from_seed(2), step, CPU, compute))
+            used.append(randomness.of_step(Key.from_seed(2), step, CPU, compute, called))
         assert len(set(used)) == 40
         with seeded(Key.from_seed(2).derive("losses", 30)):
             assert used[30] == generator()
@@ -95,9 +99,16 @@ class TestOfStep:
             return float(torch.rand(())), np.random.rand()
 
         randomness = Randomness()
-        randomness.of_step(Key.from_seed(2), 0, CPU, lambda: None)
-        late = randomness.of_step(Key.from_seed(2), 1, CPU, compute)
-        assert late == Randomness().of_step(Key.from_seed(2), 1, CPU, compute)
+        randomness.of_step(Key.from_seed(2), 0, CPU, lambda: None, called)
+        late = randomness.of_step(Key.from_seed(2), 1, CPU, compute, called)
+        assert late == Randomness().of_step(Key.from_seed(2), 1, CPU, compute, called)
+
+    def test_a_loss_that_is_called_again_after_replays_draws_the_steps_own_numbers(self) -> None:
+        randomness = Randomness()
+        for step in range(3):  # programs replay what they know of a loss function without calling it
+            randomness.of_step(Key.from_seed(2), step, CPU, draws, lambda losses: None)
+        late = randomness.of_step(Key.from_seed(2), 3, CPU, draws, called)
+        assert late == Randomness().of_step(Key.from_seed(2), 3, CPU, draws, called)
 
 
 class TestTraining:

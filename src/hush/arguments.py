@@ -98,7 +98,7 @@ def check_optimiser(optimiser: Optimizer, scheduler: Any) -> None:
 
 
 def check_size(leaves: Sequence[Any], size: int) -> None:
-    sizes = {len(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0}
+    sizes = {leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > 0}
     if sizes - {size}:
         raise ValueError(
             f"The batch has {sorted(sizes)} examples and {size} were drawn; give step the batch as it came."

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
@@ -79,9 +80,18 @@ class Key:
 
     def philox(self, purpose: str, *counters: int) -> np.random.Philox:
         """NumPy's counter-based generator: 128 derived bits are its key, 128 more are where its counter starts."""
-        material = self.derive(purpose, *counters)
-        start = int.from_bytes(material[16:], "little") << 128
-        return np.random.Philox(key=int.from_bytes(material[:16], "little"), counter=start)
+        words = np.frombuffer(self.derive(purpose, *counters), dtype="<u8")
+        start = np.array([0, 0, words[2], words[3]], dtype=np.uint64)
+        generator = np.random.Philox(_NOTHING)  # type: ignore[arg-type]  # a key given here would cost a seed as well
+        generator.state = {
+            "bit_generator": "Philox",
+            "state": {"counter": start, "key": words[:2]},
+            "buffer": np.zeros(4, dtype=np.uint64),
+            "buffer_pos": 4,
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return generator
 
     def stream(self, purpose: str, *counters: int) -> Stream:
         """The words of this purpose and these counters, from the beginning."""
@@ -115,6 +125,16 @@ class Key:
     def __repr__(self) -> str:
         origin = "fresh" if self.seed is None else f"seed={self.seed}"
         return f"Key({origin}{', secure' if self.secure else ''})"
+
+
+class _Nothing(ISeedSequence):
+    """A seed for generators whose whole state is set."""
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
+        return np.zeros(n_words, dtype)
+
+
+_NOTHING = _Nothing()
 
 
 class _PhiloxStream:

@@ -32,13 +32,11 @@ def add(
     stds: Sequence[float],
     purpose: str = PURPOSE,
     in_place: bool = False,
-    ready: Sequence[Tensor] = (),
 ) -> list[Tensor]:
     """Each of `sums` plus Gaussian noise of its standard deviation: what may leave the process.
 
     The same key, step and purpose give the same noise: never use them for different sums.  `in_place` writes over the
-    sums, which must share no memory, and draws the same noise piece by piece.  What `gaussian` drew for these sums
-    before they were there may be given as `ready`, and is written over.
+    sums, which must share no memory, and draws the same noise piece by piece.
     """
     _check(sums, stds)
     if not sums:
@@ -51,10 +49,7 @@ def add(
     if key.secure:
         copies = [total.detach().clone(memory_format=torch.contiguous_format) for total in sums]
         return add(key, step, copies, stds, purpose, in_place=True)
-    if ready and ready[0].dtype is dtype:
-        noise = list(ready)
-    else:
-        noise = gaussian(key, step, [t.shape for t in sums], stds, sums[0].device, dtype, purpose)
+    noise = gaussian(key, step, [t.shape for t in sums], stds, sums[0].device, dtype, purpose)
     if any(total.dtype is not dtype or total.device != sums[0].device for total in sums):
         noise = [z.to(total) for total, z in zip(sums, noise, strict=True)]
     torch._foreach_add_(noise, list(sums))
@@ -103,9 +98,10 @@ def standard(
     """The generator's next normal numbers, in few launches: a tensor for each shape, all parts of one."""
     sizes = [math.prod(shape) for shape in shapes]
     flat = torch.empty(sum(sizes), device=generator.device, dtype=dtype)
-    for block in flat.split(_GPU_BLOCK):
+    for block in flat.split(_GPU_BLOCK) if len(flat) > _GPU_BLOCK else (flat,):
         block.normal_(0.0, std, generator=generator)
-    return [part.view(tuple(shape)) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]
+    parts = flat.split(sizes)
+    return [part if len(shape) == 1 else part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _add_in_place(

@@ -148,7 +148,7 @@ class Plan:
 
     def stds(self, step: int, names: Sequence[str], state: float | None = None) -> tuple[float, ...]:
         """The noise's standard deviation in every group of parameters."""
-        noise = self.clip.gradient_noise(self.release(step).noise_multiplier, self.batch)
+        noise = self.clip.gradient_noise(self._least_noise(range(step, step + 1)), self.batch)
         thresholds = self.clip.thresholds(step, names, state)
         return tuple(self.sensitivity * std for std in self.clip.stds(thresholds, noise, names))
 

@@ -22,6 +22,7 @@ import torch
 from hush.keys import Key
 
 Found = TypeVar("Found")
+Losses = Callable[..., Any]
 _WORDS = 624  # the state of the Mersenne twister, which PyTorch's CPU generator, NumPy's and Python's all are
 
 
@@ -31,29 +32,56 @@ class Randomness:
     def __init__(self) -> None:
         self.used = True
         """Whether generators of the CPU's are, as far as is known; else what is computed is given up if they move."""
+        self._calls = 0
+        self._replayed = False  # the last step was a program's replay, which calls nobody's code
+        self._counted: tuple[Losses, Losses] | None = None
 
-    def of_step(self, key: Key, step: int, devices: Iterable[torch.device], compute: Callable[[], Found]) -> Found:
-        """What is computed, with everything that it draws being this step's own."""
-        numbers = [device.index or 0 for device in devices if device.type == "cuda"]
+    def of_step(
+        self,
+        key: Key,
+        step: int,
+        devices: Iterable[torch.device],
+        losses: Losses,
+        compute: Callable[[Losses], Found],
+    ) -> Found:
+        """What is computed by calling `losses`, with everything that those calls draw being this step's own."""
+        counted = self._counting(losses)
+        numbers = _numbers(devices)
         before = {k: torch.cuda.default_generators[k].get_state() for k in numbers}
         try:
             if not self.used:
                 _seed_cuda(key, step, numbers)
-                begun = _Place()
-                found = compute()
-                if begun == _Place():
+                calls, begun = self._calls, None if self._replayed else _Place()
+                found = compute(counted)
+                self._replayed = calls == self._calls
+                if self._replayed or (begun is not None and begun == _Place()):
                     return found
-                del found  # once more: some of its random numbers were nobody's secret
+                del found  # once more: some of its random numbers were nobody's secret, or may have been
             _seed_cuda(key, step, numbers)
             self.used = True
             with seeded(key.derive("losses", step)):
                 begun = _Place()
-                found = compute()
+                found = compute(counted)
                 self.used = begun != _Place()
             return found
         finally:
             for k, state in before.items():
                 torch.cuda.default_generators[k].set_state(state)
+
+    def _counting(self, losses: Losses) -> Losses:
+        """The loss function with its calls counted: without one, nothing was drawn on the CPU.  One for each."""
+        if self._counted is None or self._counted[0] is not losses:
+
+            def counted(*batch: Any) -> Any:
+                self._calls += 1
+                return losses(*batch)
+
+            self._counted = losses, counted
+        return self._counted[1]
+
+
+def _numbers(devices: Iterable[torch.device]) -> list[int]:
+    return [device.index or 0 for device in devices if device.type == "cuda"]
 
 
 def _seed_cuda(key: Key, step: int, numbers: Iterable[int]) -> None:
@@ -99,12 +127,12 @@ class Place:
     """Where the global generators are, to go back to; those of the CPU's only if `used`, since reading takes time."""
 
     def __init__(self, devices: Iterable[torch.device], used: bool = True) -> None:
-        self._cuda = {device: torch.cuda.get_rng_state(device) for device in devices if device.type == "cuda"}
+        self._cuda = {k: torch.cuda.default_generators[k].get_state() for k in _numbers(devices)}
         self._cpu = (torch.get_rng_state(), np.random.get_state(), random.getstate()) if used else None
 
     def go_back(self) -> None:
-        for device, state in self._cuda.items():
-            torch.cuda.set_rng_state(state, device)
+        for k, state in self._cuda.items():
+            torch.cuda.default_generators[k].set_state(state)
         if self._cpu is not None:
             of_torch, of_numpy, of_python = self._cpu
             torch.set_rng_state(of_torch)

@@ -38,14 +38,13 @@ class Trained:
             for parameter in group["params"]:
                 parameter.grad = None
 
-    def receive(self, noisy: list[Tensor], stds: Sequence[float], normaliser: float) -> None:
-        """The noisy sums over the normaliser become the parameters' `grad`; AdamBC is told how much of it is noise."""
+    def receive(self, means: Sequence[Tensor], stds: Sequence[float]) -> None:
+        """The noisy means become the parameters' `grad`; AdamBC is told how much of them is noise."""
         self.drop_gradients()
-        torch._foreach_div_(noisy, normaliser)
-        for parameter, mean in zip(self.parameters, noisy, strict=True):
+        for parameter, mean in zip(self.parameters, means, strict=True):
             parameter.grad = mean if mean.dtype is parameter.dtype else mean.to(parameter.dtype)
         if isinstance(self._optimiser, AdamBC):
-            spread = [(std / normaliser) ** 2 for std in stds]
+            spread = [std**2 for std in stds]
             self._optimiser.expect_noise(dict(zip(self.parameters, spread, strict=True)))
 
     def all_on_one_gpu(self) -> bool:

@@ -46,7 +46,7 @@ from hush.plan import Plan
 from hush.precision import Watch, is_compiled, unit_roundoff
 from hush.prepared import Prepared
 from hush.randomness import Randomness
-from hush.rounding import BFLOAT16, FLOAT32, UNNOTICED, rounding_margin, summed_at_once
+from hush.rounding import BFLOAT16, UNNOTICED, rounding_margin, summed_at_once
 from hush.sources import Collate, Items, source
 from hush.spending import Spending, open_ledger
 from hush.trained import Trained, of_each
@@ -208,25 +208,31 @@ class Private:
         groups = plan.clip.groups(names)
         units = None if drawn.draw.units is None else torch.from_numpy(drawn.draw.units)
         stds = of_each(groups, plan.stds(step, names, self.threshold))
-        ready: list[Tensor] = []
+        coarsest = max(self._watch.roundoff, unit_roundoff(parameters))
+        ahead: list[list[Tensor]] = []
 
-        def meanwhile() -> None:
+        def meanwhile(sums: list[Tensor]) -> None:
             if self._draw_ahead is not None:
                 self._draw_ahead()
             if self._noise_ahead():
-                shapes = [p.shape for p in parameters]
-                ready[:] = noise.gaussian(self.key, step, shapes, stds, parameters[0].device)
+                ahead[:] = sums, noisy_mean(sums)
+
+        def noisy_mean(sums: list[Tensor]) -> list[Tensor]:
+            own = isinstance(self.engine, Projected)  # its sums are nobody else's
+            noisy = noise.add(self.key, step, sums, stds, in_place=own)
+            torch._foreach_div_(noisy, plan.normaliser)
+            return noisy
 
         def limits() -> tuple[float, ...]:
-            seen = BFLOAT16 if self._memory.half else FLOAT32  # by the engine, which has run when this is asked
-            compute = max(self._watch.roundoff, seen, unit_roundoff(parameters))
+            # the engine, which has run when this is asked, may have met what can't be seen from outside
+            compute = max(coarsest, BFLOAT16) if self._memory.half else coarsest
             margin = rounding_margin(plan.batch, compute) + (UNNOTICED if plan.projections is not None else 0.0)
             return tuple(threshold * (1 - margin) for threshold in thresholds)
 
-        def compute() -> ClippedSum:
+        def compute(losses: Callable[..., Tensor]) -> ClippedSum:
             return clipped_sum(
                 parameters,
-                on_leaves,
+                losses,
                 leaves,
                 groups=groups,
                 weigh=Weights(plan.clip.weigh, limits),
@@ -239,12 +245,11 @@ class Private:
                 random=self._randomness.used,
             )
 
-        found = self._randomness.of_step(self.key, step, {p.device for p in parameters}, compute)
+        found = self._randomness.of_step(self.key, step, {p.device for p in parameters}, on_leaves, compute)
         self._pending = None  # from here on this step's noise is used up
         self.local = Local(found.losses, found.norms, limits(), self._noted(found.notes, names))
-        own = isinstance(self.engine, Projected)  # its sums are nobody else's
-        noisy = noise.add(self.key, step, found.sums, stds, in_place=own, ready=ready)
-        self._trained.receive(noisy, stds, plan.normaliser)
+        mean = ahead[1] if ahead and ahead[0] is found.sums else noisy_mean(found.sums)
+        self._trained.receive(mean, [std / plan.normaliser for std in stds])
         self._count(step, found.norms, thresholds)
         self.optimiser.step()
         self.follow(step)
@@ -277,7 +282,7 @@ class Private:
             self.average.update(self.averages, list(self.model.parameters()), step)
 
     def _noise_ahead(self) -> bool:
-        """Whether noise is drawn while a GPU still computes the sums: where that is possible and there is room."""
+        """Whether noise is asked for while a GPU still computes the sums: where that is possible and there is room."""
         return not (self.key.secure or isinstance(self.engine, Projected)) and self._trained.all_on_one_gpu()
 
     def _count(self, step: int, norms: Tensor, thresholds: Sequence[float]) -> None:

@@ -100,8 +100,8 @@ def captured_sum(task: Task, memory: Memory, capacity: int, compile: bool) -> Cl
 
 def _counted(task: Task, tensors: list[Tensor], start: int, capacity: int) -> tuple[list[Tensor], int | Tensor]:
     """The examples of a round, and how many they are; or which of them count, where some are left out."""
-    piece = tensors if len(tensors[0]) <= capacity else [x[start : start + capacity] for x in tensors]
-    size = len(piece[0])
+    piece = tensors if tensors[0].shape[0] <= capacity else [x[start : start + capacity] for x in tensors]
+    size = piece[0].shape[0]
     if task.left_out is None:
         return piece, size
     assert task.spare is not None
@@ -257,13 +257,13 @@ def _graph(
     most = captured(0)[2]
     room = min((0, *(most * k // 16 for k in range(8, 16))), key=lambda room: captured(room)[2])
     graph, outputs, own = captured(room)
-    told: list[Any] = [len(static[0]), tuple(limits_now.tolist())]
+    capacity = static[0].shape[0]
+    told: list[Any] = [capacity, tuple(limits_now.tolist())]
 
-    @torch.no_grad()
     def replay(tensors: Sequence[Tensor], counted: int | Tensor, limits: Sequence[float]) -> list[Tensor]:
-        size = len(tensors[0])
+        size = tensors[0].shape[0]
         for held, new in zip(static, tensors, strict=True):
-            (held if size == len(held) else held[:size]).copy_(new)
+            (held if size == capacity else held[:size]).copy_(new.detach())
         if isinstance(counted, Tensor):
             told[0] = None
             size_now.copy_(counted)

@@ -185,7 +185,7 @@ def clipped_sum(
     microbatch: int | None = None,
     filling: Filling = AS_IT_IS,
     memory: Memory | None = None,
-    meanwhile: Callable[[], object] | None = None,
+    meanwhile: Callable[[list[Tensor]], object] | None = None,
     random: bool = True,
 ) -> ClippedSum:
     """The weighted sum of the units' gradients, one tensor a parameter, in float32 or better.
@@ -196,7 +196,8 @@ def clipped_sum(
     else's random numbers (`leaving`), be they drawn on a GPU or, if `random`, by a global generator of the CPU's. What
     is computed at once is filled up with copies of an example by `filling`, for every example to be rounded alike in
     any company; captured programs have one size anyway, and the loop needs none. `meanwhile` is called once, while a
-    GPU computes the last part and there would be nothing to do but wait.
+    GPU computes the last part and there would be nothing to do but wait: with the list of tensors that will be its
+    sums, and are what is returned if it is the only part and all its units are finite.
     """
     n = count(batch)
     _refuse(parameters)
@@ -208,33 +209,17 @@ def clipped_sum(
         engine, parts = replace(engine, rows=microbatch), [slice(0, n)]
     if n == 0:
         return _nothing(parameters, groups)
-    found: list[ClippedSum] = []
-    sums: list[Tensor] = []
     with torch.enable_grad():
-        for k, part in enumerate(parts, 1):
-            piece = _part(task, engine, memory, part, meanwhile if k == len(parts) else None, random)
-            if len(parts) == 1:
-                sums = piece.sums
-            elif sums:
-                torch._foreach_add_(sums, piece.sums)
-            else:  # a captured program writes the next part's sums where these are
-                dtypes = [total.dtype for total in piece.sums]
-                sums = [added(None, total) for total in piece.sums]
-            found.append(replace(piece, sums=[]))
-            del piece  # and with it sums as large as the parameters
-    if len(parts) > 1:
-        sums = [total.to(dtype) for total, dtype in zip(sums, dtypes, strict=True)]
+        if len(parts) == 1:
+            whole = task if units is None else _piece(task, parts[0])
+            result = _part(whole, engine, memory, meanwhile, random)
+        else:
+            result = _in_parts(task, engine, memory, parts, meanwhile, random)
     if versions != [x._version for x in batch if isinstance(x, Tensor) and not x.is_inference()]:
         raise ValueError(
             "The loss function writes into its batch, which it may be given again; let it copy what it changes."
         )
-    notes = tuple(dict.fromkeys(note for piece in found for note in piece.notes))
-    if len(found) == 1:
-        return ClippedSum(sums, found[0].norms, found[0].losses, notes)
-    values = found[0].losses.new_empty(n)
-    for part, piece in zip(parts, found, strict=True):
-        values[part] = piece.losses
-    return ClippedSum(sums, torch.cat([piece.norms for piece in found]), values, notes)
+    return ClippedSum(result.sums, result.norms, result.losses, tuple(dict.fromkeys(result.notes)))
 
 
 def _refuse(parameters: Sequence[Tensor]) -> None:
@@ -312,12 +297,44 @@ def _parts(n: int, units: Tensor | None, microbatch: int | None) -> list[Any]:
     return [*parts, torch.cat(current)]
 
 
-def _part(
-    task: Task, engine: Engine, memory: Memory, part: Any, meanwhile: Callable[[], object] | None, random: bool
-) -> ClippedSum:
-    """One microbatch, without the units whose gradients aren't finite, should there be any."""
+def _piece(task: Task, part: Any) -> Task:
+    """Some of the examples, their units numbered anew."""
     own = None if task.units is None else torch.unique(task.units[part], return_inverse=True)[1]
-    task = replace(task, batch=pick(task.batch, part), units=own)
+    return replace(task, batch=pick(task.batch, part), units=own)
+
+
+def _in_parts(
+    task: Task,
+    engine: Engine,
+    memory: Memory,
+    parts: Sequence[Any],
+    meanwhile: Callable[[list[Tensor]], object] | None,
+    random: bool,
+) -> ClippedSum:
+    """One microbatch after the other."""
+    found: list[ClippedSum] = []
+    sums: list[Tensor] = []
+    for part in parts:
+        piece = _part(_piece(task, part), engine, memory, meanwhile if part is parts[-1] else None, random)
+        if sums:
+            torch._foreach_add_(sums, piece.sums)
+        else:  # a captured program writes the next part's sums where these are
+            dtypes = [total.dtype for total in piece.sums]
+            sums = [added(None, total) for total in piece.sums]
+        found.append(replace(piece, sums=[]))
+        del piece  # and with it sums as large as the parameters
+    sums = [total.to(dtype) for total, dtype in zip(sums, dtypes, strict=True)]
+    values = found[0].losses.new_empty(count(task.batch))
+    for part, piece in zip(parts, found, strict=True):
+        values[part] = piece.losses
+    notes = tuple(note for piece in found for note in piece.notes)
+    return ClippedSum(sums, torch.cat([piece.norms for piece in found]), values, notes)
+
+
+def _part(
+    task: Task, engine: Engine, memory: Memory, meanwhile: Callable[[list[Tensor]], object] | None, random: bool
+) -> ClippedSum:
+    """What is computed at once, without the units whose gradients aren't finite, should there be any."""
     if isinstance(engine, Grouped):
         task, engine = _of_means(task), Auto()
 

@@ -39,7 +39,7 @@ def of_finite_units(
     alone: Callable[[], ClippedSum],
     memory: Memory,
     random: bool,
-    meanwhile: Callable[[], object] | None = None,
+    meanwhile: Callable[[list[Tensor]], object] | None = None,
 ) -> ClippedSum:
     """What `run` computes, without the units that aren't finite; what `alone` does, if nobody can stand in for them.
 
@@ -54,7 +54,7 @@ def of_finite_units(
         first = run(task, now)
         memory.way, memory.reason = now.way, now.reason
         if meanwhile is not None:
-            meanwhile()
+            meanwhile(first.sums)
             meanwhile = None
         if not _spoiled(first):
             return replace(first, spoiled=None)
