@@ -121,7 +121,9 @@ class Watch:
 
 
 def computes_in_half(losses: Callable[..., Tensor], batch: Sequence[Any]) -> bool:
-    """Whether the loss is computed in half precision, tried on an example of ones, or of zeros; True if neither works.
+    """Whether the loss is computed in half precision, tried on an example of ones; True if that doesn't work.
+
+    Whole numbers are zeros first, as any table has an entry there, and a GPU doesn't survive a wrong place.
 
     Of a batch only the shapes are looked at.  A coarser precision lowers the thresholds of all records, so it must not
     hang on one of them: with a model that computes some records in bfloat16 and others not, the first of those would
@@ -129,8 +131,8 @@ def computes_in_half(losses: Callable[..., Tensor], batch: Sequence[Any]) -> boo
     """
     tensors = [part for part in batch if isinstance(part, Tensor) and part.dim() > 0]
     with unmoved({part.device for part in tensors}):
-        for fill in (torch.ones_like, torch.zeros_like):
-            one = [fill(part[:1]) if isinstance(part, Tensor) and part.dim() > 0 else part for part in batch]
+        for whole in (0, 1):
+            one = [_made_up(part[:1], whole) if isinstance(part, Tensor) and part.dim() > 0 else part for part in batch]
             seen = _Seen()
             try:
                 with torch.enable_grad(), seen:  # a loss may take derivatives of its own
@@ -139,6 +141,10 @@ def computes_in_half(losses: Callable[..., Tensor], batch: Sequence[Any]) -> boo
                 continue
             return seen.half
     return True
+
+
+def _made_up(part: Tensor, whole: int) -> Tensor:
+    return torch.full_like(part, 1 if part.is_floating_point() else whole)
 
 
 class _Seen(TorchFunctionMode):

@@ -24,7 +24,8 @@ class Prepared:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._flattened: tuple[Losses, Any, Losses] | None = None
-        self._changing: list[Tensor] | None = None  # buffers that every pass changes; None: nobody has looked yet
+        self._changing: list[Tensor] = []  # buffers that every pass changes
+        self._looked = False  # on two examples or more: until then again at every batch
         self._once: Once | None = None
 
     def ready(self, losses: Losses, batch: Sequence[Any], size: int) -> tuple[Losses, list[Any]]:
@@ -35,8 +36,8 @@ class Prepared:
             leaves, shape = tree_flatten(batch)
             on_leaves = self._on_leaves(losses, shape)
         check_size(leaves, size)
-        if self._changing is None and size > 1:
-            self._changing = refuse_memories(self._model, on_leaves, leaves)
+        if not self._looked:
+            self._changing, self._looked = refuse_memories(self._model, on_leaves, leaves), size > 1
         if self._changing:
             if self._once is None or self._once.losses is not on_leaves:
                 self._once = Once(on_leaves, self._changing)
