@@ -130,9 +130,16 @@ def test_users_at_a_kink_move_the_sum_by_one_threshold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("secure", "layer", "size"), [(True, "linear, 3 and 4", 4), (False, "conv2d of windows of one, 15 and 16", 20)]
+    ("secure", "layer", "size", "microbatch"),
+    [
+        (True, "linear, 3 and 4", 4, None),
+        (False, "conv2d of windows of one, 15 and 16", 20, None),
+        (False, "linear, 3 and 4", 43, 8),
+    ],
 )
-def test_a_run_on_duplicates_at_a_kink_moves_by_one_threshold(secure: bool, layer: str, size: int) -> None:
+def test_a_run_on_duplicates_at_a_kink_moves_by_one_threshold(
+    secure: bool, layer: str, size: int, microbatch: int | None
+) -> None:
     """What is released, with the same coins and noise: by default from batches of 20 on, and secure always."""
     case = kinked(*LAYERS[layer])
     if secure:
@@ -140,11 +147,13 @@ def test_a_run_on_duplicates_at_a_kink_moves_by_one_threshold(secure: bool, laye
     plan = hush.Plan(records=size, batch=size, steps=1, clip=CLIP, noise_multiplier=1.0)
     start = [p.detach().clone() for p in case.model.parameters()]
     released = []
-    for n in (case.few, case.few + 1):
+    before = 0 if microbatch is None else size // microbatch * microbatch  # whole parts come first
+    for n in (before + case.few, before + case.few + 1):
         for p, value in zip(case.model.parameters(), start, strict=True):
             p.data.copy_(value)
         optimiser = torch.optim.SGD(case.model.parameters(), lr=0.0)
-        private = hush.Private(case.model, optimiser, plan, key=hush.Key.from_seed(1), secure=secure)
+        settings = {"key": hush.Key.from_seed(1), "secure": secure, "microbatch": microbatch}
+        private = hush.Private(case.model, optimiser, plan, **settings)
         for (x,) in private.batches((case.duplicates(n),)):
             private.step(case.losses, x)
         released.append([p.grad.double() * plan.normaliser for p in case.model.parameters() if p.grad is not None])
@@ -262,7 +271,9 @@ def test_what_is_affordable_costs_a_tenth_at_most(batch: float) -> None:
 def test_pieces_of_one_size_are_the_microbatch_or_a_public_number() -> None:
     assert cut(256, None, alike=True) == (64, Filling(64, 64))
     assert cut(2, None, alike=True) == (32, Filling(32, 32))
-    assert cut(256, 100, alike=True) == (100, Filling(100, 100))
+    assert cut(256, 100, alike=True) == (96, Filling(96, 96))
+    assert [cut(256, most, alike=True)[0] for most in (33, 31, 15, 7, 1)] == [32, 16, 8, 1, 1]
+    assert cut(256, 8, alike=False) == (8, Filling(8, 8))
     assert cut(256, 100, alike=False) == (100, Filling(4, 16))
     assert cut(256, None, alike=False) == (None, Filling(32, 16))
 

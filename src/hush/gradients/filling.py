@@ -41,7 +41,9 @@ AT_ONCE = 1024
 
 
 def affordable(batch: float, microbatch: int | None) -> Filling:
-    """What costs less than a tenth for batches of about this size: half a multiple on average."""
+    """What costs less than a tenth for batches of about this size: half a multiple, or part, on average."""
+    if microbatch is not None and 5 * microbatch <= batch:
+        return Filling(microbatch, microbatch)
     at_once = min(batch, microbatch or batch)
     multiple = min(VECTOR, 1 << int(math.log2(max(at_once / 5, 1))))
     while microbatch is not None and microbatch % multiple:
@@ -54,7 +56,8 @@ def cut(
 ) -> tuple[int | None, Filling]:
     """How many examples are computed at once, and what they are filled up to; `alike`: always to one size.
 
-    `whole` batches aren't cut, as the sums of pieces would need more memory, but filled up to whole vectors.
+    `whole` batches aren't cut, as the sums of pieces would need more memory, but filled up to whole vectors. Of a
+    microbatch whole vectors are taken, or halves or quarters; in pieces of fewer, but one, an example's place counts.
     """
     if not alike:
         if on_cpu and not whole and microbatch is None and batch > AT_ONCE:
@@ -62,8 +65,15 @@ def cut(
         return microbatch, affordable(batch, microbatch)
     if whole:
         return microbatch, Filling(VECTOR, VECTOR)
-    size = microbatch or VECTOR * min(max(round(batch / 128), 1), 8)
+    size = VECTOR * min(max(round(batch / 128), 1), 8) if microbatch is None else _alike(microbatch)
     return size, Filling(size, size)
+
+
+def _alike(microbatch: int) -> int:
+    """The most examples up to a microbatch that are rounded alike in any place."""
+    if microbatch >= VECTOR:
+        return microbatch // VECTOR * VECTOR
+    return next(size for size in (VECTOR // 2, VECTOR // 4, 1) if size <= microbatch)
 
 
 def filled(task: Task, compute: Callable[[Task], ClippedSum]) -> ClippedSum:
