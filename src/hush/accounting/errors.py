@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hush.accounting.bounds import Bounds
+from hush.accounting.hulls import lower_hull
 from hush.accounting.losses import Atoms, Enclosed
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
     a, b = np.asarray(alphas, dtype=float), np.asarray(betas, dtype=float)
     slopes = -np.diff(b) / np.diff(a)
     # Of the points the lower hull: chords between points that rounding moved have slopes that are not those of f.
-    above = _lines_of_hull(*_lower_hull(a, b))
+    above = _lines_of_hull(*lower_hull(a, b))
     # Extended chords: between points k and k+1 f lies above the chords before and after, which meet in between.  The
     # lower hull of these corners is below f.
     corner_a, corner_b, unsure = [0.0], [float(b[0])], [_POINTS]
@@ -263,11 +264,11 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
         corner_b.append(float(np.clip(value, 0.0, 1 - at)))
         unsure.append(_POINTS * min(1.0, float(before)))
     if not chords:
-        above = _lines_of_hull(*_lower_hull(np.append(corner_a, 1.0), np.append(corner_b, 0.0)))
+        above = _lines_of_hull(*lower_hull(np.append(corner_a, 1.0), np.append(corner_b, 0.0)))
     # Lowered by what rounding may do to a point, upwards or, where f is flat, sideways: every line of the hull is then
     # below f from end to end.  Short ones near 1 would else, mirrored, be wrong by far more than rounding.
     lowered = np.maximum(np.array(corner_b) - unsure, 0.0)
-    hull = _lower_hull(np.append(corner_a, 1.0), np.append(lowered, 0.0))
+    hull = lower_hull(np.append(corner_a, 1.0), np.append(lowered, 0.0))
     below = _under(_lines_of_hull(*hull), *hull)
     return Enclosed(lower=_moved(atoms_of(above.mirrored()), -1), upper=_moved(atoms_of(below.mirrored()), 1))
 
@@ -318,22 +319,6 @@ def _falling(p: Array, q: Array) -> tuple[Array, Array]:
             joined.append((before[0] + last[0], before[1] + last[1]))
     found = np.array(joined, dtype=np.float64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
-
-
-def _lower_hull(x: Array, y: Array) -> tuple[Array, Array]:
-    """The corners of the greatest convex function below the points."""
-    order = np.lexsort((y, x))
-    hull: list[tuple[float, float]] = []
-    for point in zip(x[order].tolist(), y[order].tolist(), strict=True):
-        if hull and point[0] == hull[-1][0]:
-            continue
-        while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (point[0] - hull[-2][0]) >= (point[1] - hull[-2][1]) * (
-            hull[-1][0] - hull[-2][0]
-        ):
-            hull.pop()
-        hull.append(point)
-    corners = np.array(hull)
-    return corners[:, 0], corners[:, 1]
 
 
 def atoms_of(lines: Lines) -> Atoms:

@@ -42,6 +42,7 @@ from hush.accounting.divergences import (
     renyi,
     total_variation,
 )
+from hush.accounting.hulls import lower_hull
 from hush.accounting.representations import (
     Array,
     Curve,
@@ -114,18 +115,8 @@ def biconjugate(function: Callable[[Array], Array], levels: ArrayLike | None = N
 
 
 def _lower_hull(levels: Array, errors: Array) -> PiecewiseLinear:
-    """The convex minorant of points, by Andrew's monotone chain."""
-    order = np.lexsort((errors, levels))
-    hull: list[tuple[float, float]] = []
-    for x, y in zip(levels[order].tolist(), errors[order].tolist(), strict=True):
-        if hull and x == hull[-1][0]:
-            continue
-        while len(hull) > 1 and (hull[-1][1] - hull[-2][1]) * (x - hull[-2][0]) >= (y - hull[-2][1]) * (
-            hull[-1][0] - hull[-2][0]
-        ):
-            hull.pop()
-        hull.append((x, y))
-    return from_vertices(*np.array(hull).T)
+    """The convex minorant of points."""
+    return from_vertices(*lower_hull(levels, errors))
 
 
 def discretise(f: TradeoffFunction, pieces: int = 2000) -> PiecewiseLinear:
