@@ -29,6 +29,7 @@ _LINES = 40  # that are set up for one question
 _DEEP = 200.0  # a log delta below minus that is known no less well
 _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
 _ALIKE = 0.2  # log deltas that are no further apart share a line too
+_BINNED = 3e-4  # of log delta: what bins know at once
 _FURTHEST = 8.0  # times as far, where lines serve as much
 _SAME = 0.003  # where a new one would say the same
 _FURTHER = 1.5  # as deep as that a line may be asked, as a multiple of its own log delta
@@ -123,7 +124,6 @@ class Sampled:
     composition: Composition
     direction: int
     binned: Binned
-    smooth: bool = True
     before: jumps.Jumps | None = None
 
     @property
@@ -133,13 +133,14 @@ class Sampled:
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
-        if self.smooth:
-            line = self._line(epsilon)
-            if line is not None and _width(line, epsilon) <= enough:
-                return line
-            self.smooth = False
+        line = self._line(epsilon)
+        if line is not None and _width(line, epsilon) <= enough:
+            return line
+        binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED else None
+        if binned is not None and _width(binned, epsilon) <= enough:
+            return binned
         found = self._jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None
-        return found or self.binned.curve(epsilon, size, tolerance)
+        return found or binned or self.binned.curve(epsilon, size, tolerance)
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
         return chernoff_curve(self.composition, self.direction, epsilons)

@@ -168,10 +168,11 @@ class Chain:
         wanted = max(links.epsilon, 1e-3 * float(at.sum()), 1e-9) * steep / (1 + steep)
         if for_delta:
             wanted = max(1.0, -links.log_delta) / (1 + steep)
+        allowed = 0.25 * max(tolerance * wanted, links.spare) / links.slopes.size
         unsure = self.sharpness * np.array([share(float(size)) for size in self.model.at(at)])
         unsure = np.maximum(unsure, self._seen(at))
         told = 4 * unsure / ((1 + falls) * falls)  # closer together, points say nothing of the slope
-        square = np.maximum(0.25 * tolerance * wanted / self.size / falls, told)
+        square = np.maximum(allowed / falls, told)
         width = np.minimum(np.sqrt(square), 0.1 * np.maximum(at, 0.1 * at[-1]) + 1e-7)
         if self.size * at[-1] < _SHALLOW:
             width = np.maximum(width, 0.5 * np.sqrt(told))
@@ -301,7 +302,10 @@ def epsilon(
         if abs(links.epsilon - before.epsilon) < _MOVED * links.epsilon:
             break
     for k in range(_ROUNDS):
+        sharpness = chain.sharpness
+        chain.sharpness = max(sharpness, links.spare / links.slopes.size / 1000)
         chain.look(links, tolerance)
+        chain.sharpness = sharpness
         links = _links(chain, log_delta)
         if links.epsilon < 1e-3 * np.abs(links.slopes).sum() and _zero(chain, log_delta):
             return 0.0, 0.0

@@ -20,16 +20,21 @@ import numpy as np
 from hush.accounting.losses import Array
 
 _CLIFF = 20.0  # as steep as that, beside what is before
+_SPARE = 20.0  # log of a power that is more than enough
 _LEVELS = 160  # chains that are followed at once
 
 
 @dataclass(frozen=True)
 class Links:
-    """A chain: its first level (a logarithm), the e_i from the first link to the last, and log delta of the group."""
+    """A chain: its first level (a logarithm), the e_i from the first link to the last, and log delta of the group.
+
+    Its power may be more than is asked for: then it needs to be known less well, by a logarithm that is to spare.
+    """
 
     level: float
     slopes: Array
     log_delta: float
+    spare: float = 0.0
 
     @property
     def epsilon(self) -> float:
@@ -84,16 +89,14 @@ class Model:
         return extended(epsilons, self.at(np.abs(epsilons)))
 
     def climb(self, level: float, power: float, size: int) -> Links | None:
-        """The chain that begins at a level, until its power (both logarithms) is that; None if it has more links."""
+        """The chain that begins at a level, until its power (both logarithms) is more than that; None if it is less."""
         slopes, alpha, _ = self.levels()
         found: list[float] = []
         at = level
-        while at < power:
-            if len(found) == size or at > alpha[-1]:
-                return None
+        while len(found) < size and at < min(power + _SPARE, max(power, -3.0), alpha[-1]):
             found.append(float(np.interp(at, alpha, slopes)))
             at = float(np.logaddexp(self.at(np.array(found[-1:]))[0], at + found[-1]))
-        return Links(level, np.array(found), power)
+        return Links(level, np.array(found), power, at - power) if at > power else None
 
     def links(self, size: int, *, log_delta: float | None = None, epsilon: float = 0.0) -> Links:
         """The chain of a group with such a delta, or epsilon."""
