@@ -243,6 +243,7 @@ def _graph(
 
     def captured(room: int) -> tuple[torch.cuda.CUDAGraph, list[Tensor], int]:
         torch.cuda.synchronize()
+        torch._C._cuda_clearCublasWorkspaces()  # the graph gets its own, and what is left is nobody's
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved()
         graph = torch.cuda.CUDAGraph()
@@ -251,6 +252,7 @@ def _graph(
             torch.empty(room, dtype=torch.uint8, device=static[0].device)
             outputs = list(run(*numbers, *static))
         torch.cuda.synchronize()  # else the first replay may begin before the graph's random numbers have their seed
+        torch._C._cuda_clearCublasWorkspaces()  # so that nobody else writes into the graph's
         return graph, outputs, torch.cuda.memory_reserved() - before
 
     run(*numbers, *static)  # makes everything ready
