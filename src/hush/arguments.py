@@ -25,10 +25,16 @@ from hush.units import Records, Users
 def key_of(key: Key | None, secure: bool) -> Key:
     if key is None:
         return Key.fresh(secure)
+    if not isinstance(key, Key):
+        raise ValueError(f"A key is Key.fresh() or, in tests, Key.from_seed(seed), got {key!r}.")
     return Key(key.secret, True, key.seed) if secure and not key.secure else key
 
 
 def engine_of(engine: Engine | None, plan: Plan) -> Engine:
+    if not isinstance(plan, Plan):
+        raise ValueError(f"A run needs a hush.Plan, got {_named(plan)}.")
+    if engine is not None and not isinstance(engine, Engine):
+        raise ValueError(f"An engine is a value such as hush.gradients.Ghost(), got {_named(engine)}.")
     if plan.grouped is not None:
         if engine is not None and engine != Grouped(plan.grouped):
             raise ValueError(f"The plan clips groups of {plan.grouped}; leave the engine to it.")
@@ -78,8 +84,9 @@ def capacity_of(plan: Plan, microbatch: int | None, model: nn.Module, parameters
 def population_of(plan: Plan, records: int, users: Any) -> Records | Users:
     """Whose coins are tossed."""
     if (users is None) != (plan.unit == "record"):
-        wanted = "takes no users" if users is not None else "needs users, an id for every record"
-        raise ValueError(f"A plan whose unit is the {plan.unit} {wanted}; say so by Plan(unit=...).")
+        if users is None:
+            raise ValueError(f"The plan's unit is the {plan.unit}; give batches(users=...), an id for every record.")
+        raise ValueError("The plan's unit is the record, so it takes no users; give Plan(unit='user') for those.")
     if users is None:
         return Records(records)
     population = users if isinstance(users, Users) else Users(users)
@@ -89,12 +96,18 @@ def population_of(plan: Plan, records: int, users: Any) -> Records | Users:
 
 
 def check_optimiser(optimiser: Optimizer, scheduler: Any) -> None:
+    if not isinstance(optimiser, Optimizer):
+        raise ValueError(f"A run needs an optimiser of torch.optim or one like it, got {_named(optimiser)}.")
     if isinstance(optimiser, torch.optim.LBFGS):
         raise ValueError("LBFGS evaluates the loss several times a step, which isn't paid for; use another optimiser.")
     if isinstance(scheduler, ReduceLROnPlateau):
         raise ValueError(
             "ReduceLROnPlateau looks at a loss that isn't paid for; use a scheduler that is fixed in advance."
         )
+    if scheduler is not None and not callable(getattr(scheduler, "step", None)):
+        raise ValueError(f"A scheduler is one of torch.optim.lr_scheduler, got {_named(scheduler)}.")
+    if getattr(scheduler, "optimizer", optimiser) is not optimiser:
+        raise ValueError("The scheduler was made for another optimiser; make it for the one that is trained with.")
 
 
 def check_size(leaves: Sequence[Any], size: int) -> None:
@@ -103,3 +116,10 @@ def check_size(leaves: Sequence[Any], size: int) -> None:
         raise ValueError(
             f"The batch has {sorted(sizes)} examples and {size} were drawn; give step the batch as it came."
         )
+
+
+def _named(value: Any) -> str:
+    """What was given, in a word or two."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return repr(value) if isinstance(value, str) else type(value).__name__

@@ -120,6 +120,8 @@ class Journal:
         assert self.path is not None
         if not self.path.parent.is_dir():
             raise ValueError(f"The ledger's folder {self.path.parent} isn't there; create it first.")
+        if self.path.is_dir():
+            raise ValueError(f"The ledger {self.path} is a folder; give the path of a file.")
         # A file of one's own for each use: the lock belongs to it, whatever threads and forks there are.
         descriptor = os.open(self.path, flags, 0o666)
         try:

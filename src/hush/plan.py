@@ -14,6 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 from hush import projections as projecting
@@ -86,6 +87,8 @@ class Plan:
         sampling = Poisson() if sampling is None else sampling
         check_sampler(sampling)
         sampling.check(batch, records)
+        if noise_profile is not None and not isinstance(noise_profile, Schedule):
+            raise ValueError(f"A noise profile is a hush.Schedule of factors, got {noise_profile!r}.")
         if not isinstance(unit, str) or not unit:
             raise ValueError(f"The unit is a word for who is protected, such as 'record' or 'user', got {unit!r}.")
         self._set(records=int(records), batch=int(batch) if batch == int(batch) else float(batch), sampling=sampling)
@@ -275,6 +278,8 @@ class Plan:
         self._set(grouped=size)
 
     def _set_beside(self, beside: Mechanism | None) -> None:
+        if beside is not None and not isinstance(beside, Mechanism):
+            raise ValueError(f"What is released beside the steps is a mechanism of hush.accounting, got {beside!r}.")
         if beside is not None and beside.neighbours != self.neighbours:
             raise ValueError(
                 f"What is released beside the training is stated for {beside.relation} and its sampling for "
@@ -287,8 +292,9 @@ class Plan:
             check_positive("The target epsilon", epsilon)
             if delta is None:
                 raise ValueError(f"A target epsilon of {epsilon:g} needs its delta: one below 1/records, such as 1e-5.")
-        if delta is not None and not 0 < delta < 1:
-            raise ValueError(f"Gaussian noise needs a delta above 0 and below 1, got {delta}.")
+        given: Any = delta
+        if given is not None and not (isinstance(given, Real) and 0 < float(given) < 1):
+            raise ValueError(f"Gaussian noise needs a delta above 0 and below 1, got {delta!r}.")
         self._set(epsilon=epsilon, delta=delta)
 
     def _set_length_and_noise(self, steps: int | None, noise: float | None) -> None:

@@ -110,6 +110,8 @@ def source(data: Any, collate: Collate | None = None) -> Source:
         data = data.tensors
     if isinstance(data, Tensor | np.ndarray):
         data = (data,)
+    if isinstance(data, list) and collate is None:
+        _refuse_columns(data)
     if not isinstance(data, tuple):
         return Items(data, collate)
     if not data or not all(isinstance(column, Tensor | np.ndarray) for column in data):
@@ -118,6 +120,13 @@ def source(data: Any, collate: Collate | None = None) -> Source:
             f"A tuple of data holds tensors or NumPy arrays, got ({names}); pass a list of records as a list."
         )
     return Tensors(data) if collate is None else Items(_Rows(Tensors(data)), collate)
+
+
+def _refuse_columns(data: list[Any]) -> None:
+    """A list is one of records; tensors of different shapes that are all as long can't be a batch, but columns."""
+    tensors = [part for part in data if isinstance(part, Tensor | np.ndarray) and part.ndim > 0]
+    if 1 < len(tensors) == len(data) and len({len(x) for x in tensors}) == 1 and len({x.shape for x in tensors}) > 1:
+        raise ValueError("A list holds one record in each place, and these look like columns; pass them in a tuple.")
 
 
 class _Rows:

@@ -111,6 +111,8 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None, plan: Plan) -> L
     """The ledger itself, or the one in a file; a new one has the plan's target, if it has one, as its budget."""
     if isinstance(ledger, Ledger):
         return ledger
+    if ledger is not None and not isinstance(ledger, str | os.PathLike):
+        raise ValueError(f"A ledger is a path, a hush.Ledger, or None for one in memory, got {type(ledger).__name__}.")
     if ledger is not None and Path(ledger).exists():
         return Ledger(ledger)
     budget = None if plan.epsilon is None or plan.delta is None else Budget(plan.epsilon, plan.delta)

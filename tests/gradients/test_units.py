@@ -165,6 +165,15 @@ class TestGroups:
             total = [t + g * (0.3 / norm).clamp(max=1) for t, g in zip(total, grads, strict=True)]
         assert all(torch.allclose(a, b) for a, b in zip(found.sums, total, strict=True))
 
+    @pytest.mark.parametrize("microbatch", [1, 2, 3])
+    def test_groups_may_be_empty_whatever_the_microbatch(self, microbatch: int) -> None:
+        model, batch = mlp(), examples(5)
+        groups = torch.tensor([1, 1, 4, 4, 6])
+        parts = run(model, cross_entropy(model), batch, Grouped(2), units=groups, clip=0.3, microbatch=microbatch)
+        whole = run(model, cross_entropy(model), batch, Grouped(2), units=groups, clip=0.3)
+        for a, b in zip(parts.sums, whole.sums, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
     def test_grouped_needs_groups(self) -> None:
         model = mlp()
         with pytest.raises(ValueError, match="group"):

@@ -55,6 +55,8 @@ class Report:
 
 def refuse(model: nn.Module) -> None:
     """Raise where a module of a known kind mixes examples or keeps data outside the gradients."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"A model is a torch.nn.Module, got {type(model).__name__}.")
     for name, module in model.named_modules():
         reason = _reason(module)
         if reason is not None:

@@ -288,7 +288,7 @@ def _parts(n: int, units: Tensor | None, microbatch: int | None) -> list[Any]:
     size = 0
     sizes = torch.bincount(units).tolist()
     members = torch.argsort(units, stable=True).split(sizes)
-    for member in members:
+    for member in filter(len, members):  # groups may be empty
         if current and size + len(member) > microbatch:
             parts.append(torch.cat(current))
             current, size = [], 0

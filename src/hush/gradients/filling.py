@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hush.accounting.checks import check_whole
+
 if TYPE_CHECKING:
     from hush.gradients.engines import ClippedSum, Task
 
@@ -59,6 +61,9 @@ def cut(
     `whole` batches aren't cut, as the sums of pieces would need more memory, but filled up to whole vectors. Of a
     microbatch whole vectors are taken, or halves or quarters; in pieces of fewer, but one, an example's place counts.
     """
+    if microbatch is not None:
+        check_whole("The microbatch", microbatch)
+        microbatch = int(microbatch)
     if not alike:
         if on_cpu and not whole and microbatch is None and batch > AT_ONCE:
             microbatch = AT_ONCE
