@@ -86,3 +86,66 @@ def test_an_epsilon_near_0_takes_a_few_set_ups(
         if end > 0:
             value, error = curve(end)
             assert side * (value - math.log(delta)) >= -error
+
+
+def _one_of_each(first: Step, second: Step, direction: int, epsilon: float) -> tuple[mp.mpf, mp.mpf]:
+    """delta of two different steps: the first's closed form averaged over the second's loss; and its absolute error."""
+    with mp.workdps(20):
+        p, mu = mp.mpf(second.rate), 1 / mp.mpf(second.noise)
+        edges = {mp.mpf(x) for x in (-12, -8, -5, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 8, 10, 14)}
+        last = (mp.exp(-epsilon) / (1 - mp.mpf(first.rate)) - 1 + p) / p
+        if direction == ADD and last > 0:  # where the first's delta becomes 0
+            kink = (mp.log(last) + mu * mu / 2) / mu
+            edges |= {
+                kink + x for x in (-1, -0.3, -0.1, -0.03, -0.01, 0, 0.01, 0.03, 0.1, 0.3, 1) if abs(kink + x) < 12
+            }
+
+        def integrand(x: mp.mpf) -> mp.mpf:
+            g = 1 - p + p * mp.exp(mu * x - mu * mu / 2)
+            weight = mp.npdf(x) * (g if direction == REMOVE else 1)
+            return weight * reference.one_step(first.rate, first.noise, direction, epsilon - direction * mp.log(g))
+
+        value, error = mp.quad(integrand, sorted(edges), error=True, maxdegree=7)
+        return value, error
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "direction", "epsilon"),
+    [
+        (Step(1e-4, 0.2, 1), Step(1e-3, 3.0, 1), REMOVE, 0.5),
+        (Step(0.02, 0.3, 1), Step(1e-4, 5.0, 1), REMOVE, 3.0),
+        (Step(0.2, 0.25, 1), Step(1e-3, 1.5, 1), REMOVE, 9.0),
+        (Step(1e-3, 0.12, 1), Step(0.01, 10.0, 1), REMOVE, 9.0),
+        (Step(0.02, 0.3, 1), Step(1e-4, 5.0, 1), ADD, 0.004),
+        (Step(0.02, 0.3, 1), Step(1e-4, 5.0, 1), ADD, 0.016),
+    ],
+)
+def test_steps_that_lose_little_may_be_bulk_as_a_whole(
+    first: Step, second: Step, direction: int, epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jumps, "_FEW_NODES", 8)  # or it would do without bulk
+    truth, error = _one_of_each(first, second, direction, epsilon)
+    log_truth, doubt = float(mp.log(truth)), float(error / truth) + 1e-14
+    jump = jumps.jumps([first, second], direction, epsilon, log_truth)
+    assert jump is not None
+    assert [label.low is None for label in jump.labels] == [False, True]
+    lower, upper = (float(bound[0]) for bound in jump.log_delta(np.array([epsilon])))
+    assert lower - doubt <= log_truth <= upper + doubt
+    assert upper - lower < 0.01
+
+
+@pytest.mark.parametrize(
+    ("kinds", "delta", "rough"),
+    [
+        ([(0.404672, 0.0299901, 5), (2.69878, 1.25577e-06, 9609)], 8.789502546442336e-05, (7.457226, 7.457738)),
+        ([(0.108198, 1.39992e-08, 126281), (2.36076, 0.00580531, 6)], 3.170881156e-4, (32.1295, 32.4309)),
+    ],
+)
+def test_many_small_losses_beside_a_few_large_ones_cost_no_digits(
+    kinds: list[tuple[float, float, int]], delta: float, rough: tuple[float, float]
+) -> None:
+    # the lattice knows this much; the contour took 6 and 19 seconds to know no more
+    first, second = (Gaussian(noise).poisson(rate) * steps for noise, rate, steps in kinds)
+    bounds = (first + second).epsilon(delta)
+    assert rough[0] <= bounds.lower <= bounds.upper <= rough[1]
+    assert bounds.upper - bounds.lower <= 1e-6 * bounds.upper

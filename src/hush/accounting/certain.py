@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from hush.accounting.contour import ADD, REMOVE
-from hush.accounting.labels import Labels, log_dropped, log_misplaced, log_overlap, loss_position
+from hush.accounting.labels import Labels, is_split, log_dropped, log_misplaced, log_overlap, loss_position
 from hush.accounting.strips import Edge
 from hush.accounting.transform import UNIT_ROUNDOFF, Step
 
@@ -111,7 +111,7 @@ def closed_form(labels: Sequence[Labels], direction: int, epsilon: float, comple
     Above epsilon that is P - e^eps Q, or e^eps Q; below it nothing, or P.
     """
     high = _all_below([(label.step, label.high) for label in labels if not label.dropped])
-    low = _all_below([(label.step, label.low) for label in labels if label.low is not None])
+    low = _all_below([(label.step, label.bulk_edge) for label in labels] if bulk else [])
     counted = not all(label.dropped for label in labels)
     parts = []
     with np.errstate(divide="ignore"):
@@ -156,7 +156,7 @@ def log_misjudged(labels: Sequence[Labels], direction: int, epsilon: float, reac
         # what the cuts leave out adds between nothing and its probability under P ...
         errors += [log_count + part.log_cut(direction) for part in (label.middle, label.bulk) if part is not None]
         errors.append(log_count + log_overlap(label, direction))
-        if direction == ADD and label.bulk is not None:
+        if direction == ADD and is_split(labels):
             # ... and as much as e^eps Q to what falls short of P - e^eps Q
-            errors.append(epsilon + log_count + label.bulk.log_cut(REMOVE))
+            errors.append(epsilon + log_count + (label.bulk or label.middle).log_cut(REMOVE))
     return float(np.logaddexp.reduce(errors))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ndtr
 
 from hush.accounting.strips import LOG_SQRT_2PI, Part, ladder, log_sum
-from hush.accounting.transform import log_ratio
 
 
 def log_bound(part: Part, real: float, height: float) -> float:
@@ -52,37 +50,39 @@ def log_sharp_bound(part: Part, real: float, height: float) -> float:
     |y| + b <= pi sigma/2, and |g(x+i(b+y)) g(x-i(b-y))|^(a/2) is at most g^a on the axis (a >= 0) or its value at
     b + |y| (a < 0).
     """
-    left, width, count = part.cells
-    spacing = 0.5 * width
-    x = np.asarray(left + spacing * (0.5 + np.arange(2 * count)), dtype=np.float64)
-    noise, rate = part.step.noise, part.step.rate
-    exponent = x / noise - 0.5 / noise**2
-    loss = log_ratio(exponent, rate)
-    hit = np.exp(np.log(rate) + exponent - loss)
-    tilted = real * loss - 0.5 * x * x + np.log(spacing) - LOG_SQRT_2PI
-    shape = np.exp(tilted - tilted.max()) * ndtr((part.falls.place - x) / part.falls.width)
-    slope = float((shape * hit).sum() / shape.sum()) / noise
-    small = np.array([0.1, 0.3, 0.6, 1.0]) * height * slope
+    spacing, noise, fine = 0.5 * part.cells[1], part.step.noise, part.fine
+    tilted = real * fine.loss - 0.5 * fine.x * fine.x + np.log(spacing) - LOG_SQRT_2PI
+    shape = np.exp(tilted - tilted.max()) * np.exp(fine.windows(0.0))
+    slope = float((shape * fine.hit).sum() / shape.sum()) / noise
+    # the same few shifts whatever the height, so that what they need is computed once
+    small = 0.5 * noise * 2.0 ** -np.arange(40)
     best = np.inf
-    for shift in np.unique(np.concatenate([small[small < 0.5 * noise], ladder(part)])):
+    small = small[(small > 0.06 * height * slope) & (small < 1.1 * height * slope)]
+    for shift in np.unique(np.concatenate([small, ladder(part)])):
         turn = shift / noise
-        inner = 1 - hit * (1 - np.cos(turn))
-        imaginary = hit * np.sin(turn)
+        inner = 1 - fine.hit * (1 - np.cos(turn))
+        imaginary = fine.hit * np.sin(turn)
         change = 0.5 * np.log(np.maximum(inner * inner + imaginary * imaginary, 1e-300))
-        window = part.log_window(x, float(shift), 0.0)
+        window = fine.windows(float(shift))
         moved = log_sum(tilted + real * change - height * np.arctan2(imaginary, inner) + window) + 0.5 * shift**2
         if moved >= best:
             continue
-        furthest = min(max(shift, 0.5 * np.pi * noise - shift), 2.3 * noise - shift, 6.0)
-        error = np.inf
-        for beta in np.minimum(
-            furthest, np.array([furthest, 0.4 * furthest, *(part.narrowest * np.array([4.0, 8.0, 12.0]))])
-        ):
-            line = part.profile(float(shift + beta))
-            modulus = part.losses if real >= 0 else line.modulus
-            strip = log_sum(real * modulus + abs(real) * line.slope + line.base) + np.log(2)
-            side = part.log_side(real, 0.0, -float(shift + beta), float(shift + beta)) + 2
-            error = min(error, float(np.logaddexp(strip - 2 * np.pi * beta / spacing, side)))
         ends = part.log_ends(real, 0.0, float(shift)) + 2
-        best = min(best, float(np.logaddexp.reduce([moved, error, ends])))
+        best = min(best, float(np.logaddexp.reduce([moved, _log_sum_error(part, real, float(shift)), ends])))
     return best
+
+
+def _log_sum_error(part: Part, real: float, shift: float) -> float:
+    """log of how far the trapezoidal sum for M(shift) may be off."""
+    noise, spacing = part.step.noise, 0.5 * part.cells[1]
+    furthest = min(max(shift, 0.5 * np.pi * noise - shift), 2.3 * noise - shift, 6.0)
+    error = np.inf
+    for beta in np.minimum(
+        furthest, np.array([furthest, 0.4 * furthest, *(part.narrowest * np.array([4.0, 8.0, 12.0]))])
+    ):
+        line = part.profile(float(shift + beta))
+        modulus = part.losses if real >= 0 else line.modulus
+        strip = log_sum(real * modulus + abs(real) * line.slope + line.base) + np.log(2)
+        side = part.log_side(real, 0.0, -float(shift + beta), float(shift + beta)) + 2
+        error = min(error, float(np.logaddexp(strip - 2 * np.pi * beta / spacing, side)))
+    return error

@@ -13,7 +13,7 @@ import numpy as np
 
 from hush.accounting import decay, rules
 from hush.accounting.contour import ADD, REMOVE, log1p, place
-from hush.accounting.labels import ROUNDED, Labels, log_size, reach_below
+from hush.accounting.labels import ROUNDED, Labels, is_split, log_size, reach_below
 from hush.accounting.line import Line, alias_free_spacing, chernoff_points, chernoff_values, power_errors
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Numbers
 
@@ -52,7 +52,7 @@ def _log_mgf(labels: Sequence[Labels], direction: int, points: Array) -> Array:
             part = log_size(base, powers)
             bulk += label.step.count * part
             ratio += label.step.count * np.log1p((middle.mgf(powers).real + middle.missed(powers)) / np.exp(part))
-        total = bulk if labels[0].low is None else bulk + _log_expm1(ratio)
+        total = bulk + _log_expm1(ratio) if is_split(labels) else bulk
     return np.where(np.isnan(total), np.inf, total)
 
 
@@ -97,8 +97,9 @@ def line_through(labels: Sequence[Labels], aim: Aim, most: int) -> Line | None:
     tails: dict[float, float] = {}
 
     def is_high_enough(count: float) -> bool:
-        tails[count] = _log_tail(labels, aim.direction, c, count * spacing) - value
-        return bool(tails[count] - np.log(np.pi * count * spacing) <= relative - 1)
+        enough = relative - 1 + np.log(np.pi * count * spacing)
+        tails[count] = _log_tail(labels, aim.direction, c, count * spacing, enough + value) - value
+        return bool(tails[count] <= enough)
 
     few, many = 8.0, float(most)
     if not is_high_enough(many):
@@ -125,21 +126,31 @@ def _alias_free(
     return alias_free_spacing(c, aim.epsilon, value, points, values, wanted), c, value, points, values
 
 
-def _log_tail(labels: Sequence[Labels], direction: int, c: float, height: float) -> float:
-    """log of a bound on |(B0+B1)^T - B0^T| for every |Im s| >= height: B0 at most its value at c, B1 by moving x."""
+def _log_tail(labels: Sequence[Labels], direction: int, c: float, height: float, enough: float) -> float:
+    """log of a bound on |(B0+B1)^T - B0^T| for every |Im s| >= height: B0 at most its value at c, B1 by moving x.
+
+    The rough bounds, if with them it is low enough.
+    """
     power = 1 + c if direction == REMOVE else -c
     bulk, ratio = 0.0, 0.0
+    roughly: list[tuple[Labels, float]] = []
     for label in labels:
         base = label.axis[1]
         if base is None:
             rough = decay.log_bound(label.middle, power, height) if label.step.count < _FEW_STEPS else np.inf
-            bulk += label.step.count * min(rough, decay.log_sharp_bound(label.middle, power, height))
+            roughly.append((label, rough))
             continue
         part = float(log_size(base, np.array([power]))[0])
         bulk += label.step.count * part
         middle = decay.log_bound(label.middle, power, height)
         ratio += label.step.count * float(np.logaddexp(0.0, middle - part))
-    return bulk if labels[0].low is None else bulk + float(_log_expm1(np.array([ratio]))[0])
+    rest = bulk + float(_log_expm1(np.array([ratio]))[0]) if is_split(labels) else bulk
+    total = rest + sum(label.step.count * rough for label, rough in roughly)
+    if total <= enough or not roughly:
+        return total
+    return rest + sum(
+        label.step.count * min(rough, decay.log_sharp_bound(label.middle, power, height)) for label, rough in roughly
+    )
 
 
 def _evaluate(
@@ -157,7 +168,7 @@ def _evaluate(
     nodes = np.asarray(c + 1j * spacing * np.arange(int(np.ceil(count)) + 1), dtype=np.complex128)
     power = 1 + c if direction == REMOVE else -c
     shape, errors = np.empty(nodes.shape, complex), np.zeros(nodes.shape)
-    split = labels[0].low is not None
+    split = is_split(labels)
     # |d/dB1| and |d/dB0| of (B0+B1)^T - B0^T are at most T (B0+B1)^(T-1) and T ((B0+B1)^(T-1) - B0^(T-1)) at c
     whole = 1.01
     top = whole + np.exp(_log_bulk(labels, power) - value) * 1.01 if split else whole
@@ -184,7 +195,10 @@ def _evaluate(
                     excess = middle.excess(powers)
                     bulk += count * log1p(excess)
                     wrong = np.exp(middle.log_error) + middle.rounding(power, powers.imag, True)
-                    error += count * np.log1p(wrong / np.maximum(np.abs(1 + excess), 1e-300))
+                    if split:
+                        error += count * whole * wrong / _least_bulk(label, power)
+                    else:
+                        error += count * np.log1p(wrong / np.maximum(np.abs(1 + excess), 1e-300))
                     continue
                 excess = base.excess(powers)
                 bulk += count * log1p(excess)
@@ -214,13 +228,12 @@ def _evaluate(
 
 def _log_bulk(labels: Sequence[Labels], power: float) -> float:
     at = np.array([power])
-    return float(sum(label.step.count * log_size(label.axis[1], at)[0] for label in labels if label.axis[1]))
+    return float(sum(label.step.count * log_size(label.bulk_axis, at)[0] for label in labels))
 
 
 def _least_bulk(label: Labels, power: float) -> float:
     """B0 on the axis, from below."""
-    rule, at = label.axis[1], np.array([power])
-    assert rule is not None
+    rule, at = label.bulk_axis, np.array([power])
     return max(float(1 + rule.excess(at)[0].real - rule.missed(at)[0]) - 3 * ROUNDED, 1e-290)
 
 

@@ -36,6 +36,7 @@ from hush.accounting.labels import (
     bulk_points,
     choose_high,
     choose_low,
+    is_split,
     log_all_bulk,
     lowered,
     reach_below,
@@ -88,7 +89,7 @@ class Jumps:
         lower, upper = np.full(len(epsilons), -np.inf), np.zeros(len(epsilons))
         for i, epsilon in enumerate(epsilons):
             # all relative to the largest part, so that deltas of 1e-300 keep their digits
-            sure_bulk = self.bulk_line is None and self.labels[0].low is not None
+            sure_bulk = self.bulk_line is None and is_split(self.labels)
             parts = closed_form(self.labels, self.direction, float(epsilon), self.complement, sure_bulk)
             errors = [log_misjudged(self.labels, self.direction, float(epsilon), self.reach)]
             errors += [part.log_error for part in parts]
@@ -161,7 +162,7 @@ def _apart(labels: Sequence[Labels], aim: Aim, reach: Reach) -> Jumps | None:
 
     def parted(lowering: int) -> tuple[list[Labels], list[Labels]]:
         split = lowered(labels, aim.epsilon, aim.budget, lowering, np.inf, _NARROW)
-        return split, [Labels(label.step, label.low, True) for label in split if label.low is not None]
+        return split, [Labels(label.step, label.bulk_edge, True) for label in split]
 
     few, many = 0, 96
     while many - few > 1:

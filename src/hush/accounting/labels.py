@@ -18,12 +18,14 @@ from hush.accounting.contour import ADD, REMOVE, problem
 from hush.accounting.line import log_peak
 from hush.accounting.rules import Rule
 from hush.accounting.strips import Edge, Part
-from hush.accounting.transform import Array, Step
+from hush.accounting.transform import Array, Step, log_ratio
 
 ROUNDED = 1e-12
 """What E[g^r; label] - 1 may be off on the axis, apart from what is missed at the ends."""
 _APART = 11.0
 """Widths between the end of bulk and the beginning of huge."""
+_LITTLE = 0.1
+"""The share of what decides that is little."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Labels:
     dropped: bool
     """Whether huge steps are so improbable that they are left out, instead of deciding for sure."""
     low: Edge | None = None
-    """Where bulk ends."""
+    """Where bulk ends.  Where other steps have an end of bulk and this has none, all that is not huge is bulk."""
 
     @cached_property
     def below(self) -> Part:
@@ -56,10 +58,26 @@ class Labels:
         """Rules on the real axis for what is not bulk, and for the bulk."""
         return on_axis(self.middle), None if self.bulk is None else on_axis(self.bulk)
 
+    @property
+    def bulk_edge(self) -> Edge:
+        """Where bulk ends, or huge begins if nothing lies between."""
+        return self.high if self.low is None else self.low
+
+    @property
+    def bulk_axis(self) -> Rule:
+        """The rule on the real axis for the bulk."""
+        middle, bulk = self.axis
+        return middle if bulk is None else bulk
+
     def log_huge(self, hit: bool) -> float:
         """log of the chance of a huge label, for x of mean 0 or of mean 1/sigma."""
         mean = 1 / self.step.noise if hit else 0.0
         return float(log_ndtr((mean - self.high.place) / np.sqrt(1 + self.high.width**2)))
+
+
+def is_split(labels: Sequence[Labels]) -> bool:
+    """Whether there is bulk."""
+    return any(label.low is not None for label in labels)
 
 
 def on_axis(part: Part) -> Rule:
@@ -176,9 +194,14 @@ def choose_low(
     """Where bulk ends: so low that all steps bulk hardly exceed epsilon (remove), or hardly fall short of it (add)."""
     points = bulk_points(epsilon + reach)
     top = epsilon + reach if direction == REMOVE else reach
+    # what loses little at most is bulk as a whole: a middle of it would have to be resolved on its own scale
+    little = [label.dropped and largest_loss(label) < _LITTLE * top for label in labels]
 
     def with_bulk_below(lowering: int) -> list[Labels] | None:
-        result = lowered(labels, epsilon, log_budget, lowering, top)
+        changed = lowered(labels, epsilon, log_budget, lowering, top)
+        result = changed
+        if not all(little):
+            result = [old if whole else new for old, new, whole in zip(labels, changed, little, strict=True)]
         return result if log_all_bulk(direction, epsilon, points, bulk_log_mgf(result, points)) < log_budget else None
 
     few, many, best = 0, 8, with_bulk_below(8)
@@ -205,6 +228,12 @@ def lowered(
         place = min(loss_position(label.step, top), label.high.place - _APART * width) - 0.5 * lowering * width
         result.append(replace(label, low=_low_edge(label.step, place, width, log_budget - np.log(total))))
     return result
+
+
+def largest_loss(label: Labels) -> float:
+    """log g where huge begins."""
+    exponent = label.high.place / label.step.noise - 0.5 / label.step.noise**2
+    return float(log_ratio(np.array([exponent]), label.step.rate)[0])
 
 
 def bulk_points(scale: float) -> Array:
@@ -240,13 +269,12 @@ def log_misplaced(point: float, threshold: float, width: float) -> float:
 
 def bulk_log_mgf(labels: Sequence[Labels], points: Array) -> Array:
     """log E[g^(1+t); bulk] of all steps together, at real t."""
+    if not is_split(labels):
+        return np.full(points.shape, -np.inf)
     total = np.zeros(points.shape)
     with np.errstate(all="ignore"):
         for label in labels:
-            bulk = label.axis[1]
-            if bulk is None:
-                return np.full(points.shape, -np.inf)
-            total = total + label.step.count * log_size(bulk, 1 + points)
+            total = total + label.step.count * log_size(label.bulk_axis, 1 + points)
     return np.where(np.isnan(total), np.inf, total)
 
 

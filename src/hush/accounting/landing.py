@@ -22,8 +22,8 @@ ROUGH = -9.0
 ENOUGH = 2e-7
 _SMALLEST = 3e-13
 """An epsilon this small is known well enough."""
-_NUDGE = 1e-6
-"""Slopes are taken over so much of epsilon at least, or rounding would be all that is seen."""
+_NUDGES = np.array([1e-5, 1e-3, 0.05, 1.0])
+"""Slopes are taken over the smallest of these shares of epsilon at which anything is seen."""
 
 
 def epsilon(
@@ -47,8 +47,8 @@ def epsilon(
         values = None if jump is None else jump.log_value(np.array([guess]))
         if jump is None or values is None or (values[0][0] == -np.inf and values[1][0] == 0):
             failed += 1
-            if failed > 3:
-                break
+            if failed > 3 or (before is not None and tolerance < ROUGH):
+                break  # so sharp is too much for it
             above, guess = guess, float(np.sqrt(max(below, 0.4 * guess) * guess))
             continue
         before = jump
@@ -66,21 +66,23 @@ def epsilon(
         short = sign * (0.5 * (lower[0] + upper[0]) - wanted)
         known = bool(np.isfinite(lower[0]))
         root = max(search(jump.log_delta, guess, target, (below, above)) if known else guess, _SMALLEST)
-        sharp_there = known and _is_as_sharp(jump, guess, root)
-        slope = _slope(jump, root if sharp_there else guess, sign)
+        slope = _slope(jump, root, sign)
+        width, width_there = _widths(jump, guess, root)
+        sharp_there = known and width_there <= 2 * width
+        located = sharp_there or (known and width_there < 0.1 * slope)
+        slope = slope if located else _slope(jump, guess, sign)
         if not known:
             back = np.sqrt(below * guess) if below > 0 else guess
-            root = 0.7 * guess if is_above else 1.4 * guess if is_below else float(back)
+            far = is_above and abs(upper[0] - wanted) > 3
+            root = 0.4 * guess if far else 0.7 * guess if is_above else 1.4 * guess if is_below else float(back)
             tolerance -= 3.0 if root == guess else 0.0
         elif not slope > 0:  # too flat for what is known
             root, known = root if sharp_there else guess, False
             tolerance -= 6.0
-        elif sharp_there:
+        elif located:
             pass
-        elif sign > 0 and is_above and guess > 1:
-            # delta falls like a constant less e^eps times another: a tangent in e^eps
-            rest = -np.expm1(-guess) - np.expm1(-short) * guess / slope
-            root = guess + float(np.log(rest + np.exp(-guess))) if rest > 0 else 0.03 * guess
+        elif sign > 0 and is_above and guess > 1 and (rest := _rest(guess, short, slope)) > 0:
+            root = guess + float(np.log(rest + np.exp(-guess)))
         elif abs(short) > max(0.5, 0.7 * slope):
             root = guess * float(np.exp(np.clip(short / slope, -3.0, 1.0)))
         else:
@@ -95,25 +97,34 @@ def epsilon(
             sharp = min(sharp, tolerance - 3)
             if is_narrow(low, high) or sharp < -38 or high - low > 0.7 * was:
                 break
-        if known and (sharp_there or abs(root / guess - 1) < 0.05 or upper[0] - lower[0] > 0.2 * slope):
+        if known and (located or abs(root / guess - 1) < 0.05 or upper[0] - lower[0] > 0.2 * slope):
             tolerance = min(sharp, tolerance)
         if not below < root < above and abs(root / guess - 1) > 0.01:
             root = np.sqrt(max(below, 1e-3 * above) * above)
         guess = float(np.clip(root, _SMALLEST, EPSILON_LIMIT))
+    if found[1] is None and before is not None:
+        found = certified_root(before.log_delta, before.epsilon, target), before.log_delta
     return found
 
 
-def _is_as_sharp(jump: jumps.Jumps, here: float, there: float) -> bool:
-    """Whether a curve set up here is about as narrow there."""
+def _widths(jump: jumps.Jumps, here: float, there: float) -> tuple[float, float]:
+    """How far apart the bounds of a curve set up here are, here and there."""
     lower, upper = jump.log_value(np.array([here, there]))
-    return bool(upper[1] - lower[1] <= 2 * (upper[0] - lower[0]))
+    return float(upper[0] - lower[0]), float(upper[1] - lower[1])
+
+
+def _rest(guess: float, short: float, slope: float) -> float:
+    """e^(root - guess) where delta falls like a constant less e^eps times another: a tangent in e^eps."""
+    return float(-np.expm1(-guess) - np.expm1(-short) * guess / slope)
 
 
 def _slope(jump: jumps.Jumps, epsilon: float, sign: int) -> float:
     """How fast the curve falls there, by the logarithm of epsilon; the middle varies less than the bounds."""
-    nudge = float(np.clip(_NUDGE / epsilon, 1e-5, 1.0))
-    lower, upper = jump.log_value(epsilon * np.array([1.0, 1 + nudge]))
-    return sign * float(0.5 * (lower[0] + upper[0] - lower[1] - upper[1]) / nudge)
+    lower, upper = jump.log_value(epsilon * np.append(1.0, 1 + _NUDGES))
+    middle = 0.5 * (lower + upper)
+    falls = sign * (middle[0] - middle[1:])
+    seen = np.flatnonzero(falls > 1e-13 * (1 + abs(middle[0])))  # more than rounding
+    return float(falls[seen[0]] / _NUDGES[seen[0]]) if seen.size else 0.0
 
 
 def few_jumps_epsilon(steps: Sequence[Step], direction: int, target: float) -> float:

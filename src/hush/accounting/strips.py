@@ -56,6 +56,24 @@ class Profile:
 
 
 @dataclass(frozen=True)
+class Fine:
+    """The real axis at half the cells' width: what sums along x + i shift need."""
+
+    part: Part
+    x: Array
+    loss: Array
+    hit: Array
+    """The posterior chance that x is a hit."""
+    _windows: dict[float, Array] = field(default_factory=dict, compare=False, repr=False)
+
+    def windows(self, shift: float) -> Array:
+        """log of a bound on |W| at x + i shift."""
+        if shift not in self._windows:
+            self._windows[shift] = self.part.log_window(self.x, shift, 0.0)
+        return self._windows[shift]
+
+
+@dataclass(frozen=True)
 class Part:
     """The x of a step that carry one label: below `falls`, and above `rises` if there is one."""
 
@@ -98,6 +116,14 @@ class Part:
     @cached_property
     def losses(self) -> Array:
         return log_ratio(self.exponents, self.step.rate)
+
+    @cached_property
+    def fine(self) -> Fine:
+        left, width, count = self.cells
+        x = np.asarray(left + 0.5 * width * (0.5 + np.arange(2 * count)), dtype=np.float64)
+        exponent = x / self.step.noise - 0.5 / self.step.noise**2
+        loss = log_ratio(exponent, self.step.rate)
+        return Fine(self, x, loss, np.exp(np.log(self.step.rate) + exponent - loss))
 
     def log_window(self, x: Array, shift: float, near: float) -> Array:
         """log of a bound on |W| within `near` of x + i shift: |Phi(y + iv)| <= Phi(y) + v exp(v^2/2) phi(y)."""

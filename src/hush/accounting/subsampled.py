@@ -21,8 +21,6 @@ from hush.accounting.line import chernoff, log_peak
 from hush.accounting.losses import GaussianPair, Pair, Poisson
 from hush.accounting.transform import Array, Step
 
-_FAIRLY_NARROW = 1e-4
-"""The lattice would not do better."""
 _QUIETLY = np.errstate(all="ignore")
 """Overflows and NaNs are expected in corners and never pass for a bound: all that is returned has been compared."""
 _FEW = 8
@@ -107,8 +105,11 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
     """Whether delta(epsilon) <= target in this direction can be seen without computing it."""
     if not np.isfinite(epsilon):
         return True
-    if direction == ADD and composition.gaussian == 0 and epsilon >= composition.most_added:
-        return True
+    if direction == ADD and composition.gaussian == 0:
+        # delta is convex in e^eps: below its chord from 0 to the largest loss, where it has fallen to 0
+        fallen = np.expm1(epsilon) / np.expm1(composition.most_added)
+        if fallen >= 1 or _log_total_variation(composition, direction) + np.log1p(-fallen) < target - 1e-9:
+            return True
     if epsilon <= 0:
         return False
     task = contour.problem(composition.steps, composition.gaussian, direction, target)
@@ -170,11 +171,16 @@ def _epsilon(composition: Composition, direction: int, target: float) -> tuple[t
         for guess in _guesses(composition, direction, target, (low, high)):
             found, curve = landing.epsilon(composition.steps, direction, target, guess)
             low, high = within((low, high), found)
-            if is_narrow(low, high, _FAIRLY_NARROW):
+            if _is_fairly_narrow(low, high):
                 break
-    if not is_narrow(low, high, _FAIRLY_NARROW):
+    if not _is_fairly_narrow(low, high):
         low, high = within((low, high), lattice.epsilon(composition.pairs(direction), target))
     return (low, high), curve
+
+
+def _is_fairly_narrow(low: float, high: float) -> bool:
+    """Whether neither another guess nor the lattice would do better."""
+    return is_narrow(low, high, 1e-4) or high - low < 1e-10
 
 
 def _guesses(composition: Composition, direction: int, target: float, known: tuple[float, float]) -> Iterator[float]:
@@ -325,7 +331,8 @@ def _curve_at(
     if line is not None and (many or not width > enough):
         return line.log_delta, float(np.sqrt(task.cumulants(c)[2]))
     if composition.gaussian == 0 and not many:
-        target = min(target, _log_total_variation(composition, direction))
+        largest = _log_total_variation(composition, direction)
+        target = min(target, largest) if np.isfinite(target) else largest
         jump, jump_width = landing.sharpest(composition.steps, direction, epsilon, target, log_tolerance)
         if jump is not None and not jump_width > width:
             return jump.log_delta, 0.0
