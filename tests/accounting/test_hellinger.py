@@ -37,7 +37,7 @@ MORE: list[tuple[list[Kind], float]] = [
     ([(2.148, 157, 1.71e-4, 249_113_199)], 1.86e-12),
     ([(7.874, 6, 8.485e-5, 169_825_051)], 6.65e-7),
 ]
-RANDOM = 60 if FULL else 0
+SEEDS = range(60) if FULL else [1]  # a quick one
 
 
 def _check(kinds: list[Kind], delta: float, most: int) -> None:
@@ -52,7 +52,7 @@ def test_the_interval_holds_the_epsilon_of_a_computation_with_tens_of_digits(kin
     _check(kinds, delta, most=2000)
 
 
-@pytest.mark.parametrize("seed", range(RANDOM))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_same_at_random_settings(seed: int) -> None:
     generator = random.Random(seed)
     while True:
