@@ -14,6 +14,7 @@ from hush.keys import Key
 from hush.plan import Plan
 from hush.sampling import Poisson, Shuffled, Uniform
 from hush.schedules import Schedule
+from hush.spending import Spending, open_ledger
 
 MNIST = {"records": 60_000, "batch": 256, "epochs": 15}
 NAMES = ["body.weight", "head.weight"]
@@ -230,3 +231,45 @@ def test_a_plan_found_by_its_length_leaves_room_for_what_is_beside_it() -> None:
 def test_what_is_beside_a_plan_has_the_plans_relation() -> None:
     with pytest.raises(ValueError, match="sample both the same way"):
         Plan(records=100, batch=10, steps=5, noise_multiplier=1.0, beside=Gaussian(4.0, REPLACE_ONE))
+
+
+@pytest.mark.parametrize("sampling", [Poisson(), Uniform(), Shuffled()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("factors", [(2.0, 1.0, 0.5), (0.5, 1.0, 0.5), (1.0, 0.5, 3.0)])
+def test_steps_cost_the_same_however_they_are_cut(sampling: Poisson, factors: tuple[float, ...]) -> None:
+    """A ledger charges blocks, and admits those of the plan it knows: an epoch has one price, wherever a block ends."""
+    profile = Schedule(*zip((0, 8, 23), factors, strict=True))
+    plan = Plan(records=101, batch=20, steps=30, noise_multiplier=2.0, sampling=sampling, noise_profile=profile)
+    whole = dict(plan.charges(0, 30))
+    for size in (1, 2, 5, 7, 11):
+        blocks = [part for first in range(0, 30, size) for part in plan.charges(first, min(size, 30 - first))]
+        assert {part: sum(n for p, n in blocks if p == part) for part, _ in blocks} == whole
+    begun_anew = dict(plan.charges(9, 2, fresh=True))  # in the middle of the second epoch
+    assert set(begun_anew) <= set(whole)
+    assert sum(begun_anew.values()) == (1 if isinstance(sampling, Shuffled) else 2)
+    assert plan.charges(9, 0, fresh=True) == ()
+
+
+def test_a_shuffled_epoch_costs_what_its_least_noise_does() -> None:
+    profile = Schedule((0, 2.0), (8, 1.0))
+    plan = Plan(records=100, batch=20, steps=20, noise_multiplier=2.0, sampling=Shuffled(), noise_profile=profile)
+    assert plan.mechanism == Gaussian(4.0).shuffled() + Gaussian(2.0).shuffled() * 3  # steps 0-4; 5-9; 10-14; 15-19
+
+
+@pytest.mark.parametrize("profile", [((0, 2.0), (139, 1.0)), ((0, 0.5), (8, 1.0), (14, 3.0), (230, 0.5))])
+def test_a_ledger_does_not_refuse_the_steps_of_its_own_plan(profile: tuple[tuple[int, float], ...]) -> None:
+    plan = Plan(
+        records=60,
+        batch=33,
+        steps=300,
+        epsilon=2.0,
+        delta=1e-4,
+        sampling=Shuffled(),
+        noise_profile=Schedule(*profile),
+    )
+    spending = Spending(open_ledger(None, plan), plan)
+    for step in range(plan.steps):
+        spending.charge(step)
+        if step % 17 == 0:
+            spending.close(step + 1)
+    spending.finish(plan.steps)
+    assert spending.ledger.spent().epsilon(1e-4).upper <= 2.0

@@ -171,14 +171,23 @@ class Plan:
         """
         per_epoch = self._steps_per_epoch
         parts: dict[Mechanism, int] = {}
+
+        def add(steps: range, due: int) -> None:
+            part = self.sampling.mechanism(self._release(steps), batch=self.batch, records=self.records)
+            parts[part] = parts.get(part, 0) + due
+
+        def epoch_of(step: int) -> range:
+            begun = step // per_epoch * per_epoch
+            return range(begun, begun + per_epoch)
+
         for start, stop in pairwise(self._corners(first, first + count)):
             due = self.sampling.charges(range(start, stop), batch=self.batch, records=self.records)
-            due += fresh and start == first and first % per_epoch != 0
-            if due:
-                # an epoch that starts here may reach into pieces with less noise
-                release = self._release(range(start, stop + per_epoch - 1))
-                part = self.sampling.mechanism(release, batch=self.batch, records=self.records)
-                parts[part] = parts.get(part, 0) + due
+            if due > 1:
+                add(range(start, start + 1), due - 1)
+            if due:  # the last epoch that begins here may reach into pieces with less noise
+                add(epoch_of(stop - 1), 1)
+        if fresh and count and first % per_epoch:
+            add(epoch_of(first), 1)
         return tuple(parts.items())
 
     @property
