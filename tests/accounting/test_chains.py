@@ -10,7 +10,19 @@ import pytest
 from busy import BUSY
 from scipy.special import log_ndtr, ndtr, ndtri_exp
 
-from hush.accounting import Gaussian, Guarantees, Laplace, Mechanism, answers, chains, links, powers
+from hush.accounting import (
+    REPLACE_ONE,
+    Gaussian,
+    Guarantees,
+    Laplace,
+    Mechanism,
+    answers,
+    chains,
+    grouped,
+    links,
+    powers,
+)
+from hush.accounting.asked import Replaced
 from hush.accounting.closed import gaussian_curve
 from hush.accounting.errors import corner
 from hush.accounting.groups import Group
@@ -134,12 +146,22 @@ def test_groups_of_sampled_gaussians_have_a_narrow_answer_in_a_second() -> None:
         assert bounds.width <= 1e-3 * bounds.upper
 
 
-def tilted_log_delta(rate: float, noise: float, count: int, tilt: float, epsilon: float) -> float:
-    """log delta of removing a record, by another way: losses tilted, put on a lattice and convolved by FFT."""
+def tilted_log_delta(
+    rate: float, noise: float, count: int, tilt: float, epsilon: float, *, replaced: bool = False
+) -> float:
+    """log delta of removing a record, by another way: losses tilted, put on a lattice and convolved by FFT.
+
+    With a record replaced: positive losses, their mirror images, and what is left at 0.
+    """
     spacing, size = 2e-3, 1 << 20
     x = np.linspace(-60.0, 60.0, 600_001)
     loss = np.log1p(rate * np.expm1(x / noise - 0.5 / noise**2))
-    logs = (1 + tilt) * loss - 0.5 * x**2 - 0.5 * math.log(2 * math.pi) + math.log(x[1] - x[0])
+    logs = loss - 0.5 * x**2 - 0.5 * math.log(2 * math.pi) + math.log(x[1] - x[0])
+    if replaced:
+        logs, loss = logs[loss > 0], loss[loss > 0]
+        rest = 1 - np.exp(logs).sum() - np.exp(logs - loss).sum()
+        loss, logs = np.concatenate([loss, -loss, [0.0]]), np.concatenate([logs, logs - loss, [math.log(rest)]])
+    logs += tilt * loss
     log_mass = float(np.logaddexp.reduce(logs))
     weights = np.exp(logs - log_mass)
     place = np.floor(loss / spacing)
@@ -160,6 +182,34 @@ def test_a_single_records_curve_is_sharp_where_groups_of_fifty_ask_for_it() -> N
         (low,), (high,) = answers.log_delta_curve(Gaussian(1.0).poisson(0.01) * 1000, np.array([epsilon]))
         assert high - low < 1e-6
         assert low == pytest.approx(tilted_log_delta(0.01, 1.0, 1000, tilt, epsilon), abs=1e-4)
+
+
+@pytest.mark.parametrize(("epsilon", "tilt"), [(50.0, 6.8), (100.0, 13.2), (200.0, 25.0)])
+def test_replacing_a_record_is_as_sharp_where_losses_are_large(epsilon: float, tilt: float) -> None:
+    group = (Gaussian(1.3, REPLACE_ONE).poisson(0.7) * 13).group(50)
+    (maker,) = grouped._makers(Group(group.inner, 50))
+    assert isinstance(maker, Replaced)
+    deep = maker._deep(epsilon)
+    assert deep is not None
+    (low,), (high,) = deep(np.array([epsilon]))
+    assert high - low < (1e-2 if epsilon < 60 else 1e-6)
+    expected = tilted_log_delta(0.7, 1.3, 13, tilt, epsilon, replaced=True)
+    assert low - 1e-3 <= expected <= high + 1e-3
+
+
+@np.errstate(all="ignore")
+def test_bounds_for_replaced_records_enclose_where_losses_are_small() -> None:
+    for run in (Gaussian(1.0).uniform(100, of=10_000) * 1000, Gaussian(1.0).uniform(3000, of=10_000) * 30):
+        (maker,) = grouped._makers(Group(run, 2))
+        assert isinstance(maker, Replaced)
+        for epsilon in (5.0, 12.0, 40.0):
+            deep = maker._deep(epsilon)
+            size = float(maker.binned.rough(np.array([epsilon]))[0])
+            binned = maker.binned.curve(epsilon, size, 1e-4)
+            assert deep is not None
+            assert binned is not None
+            assert deep(np.array([epsilon]))[0][0] <= binned(np.array([epsilon]))[1][0]
+            assert deep(np.array([epsilon]))[1][0] >= binned(np.array([epsilon]))[0][0]
 
 
 @pytest.mark.parametrize(

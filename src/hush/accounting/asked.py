@@ -20,6 +20,7 @@ from hush.accounting import contour, heavy, jumps, scattered
 from hush.accounting.bounded import largest_total, near_top
 from hush.accounting.cells import Rough, Steps, rough_look
 from hush.accounting.crossing import Curve
+from hush.accounting.line import Line, log_peak
 from hush.accounting.losses import Array
 from hush.accounting.subsampled import Composition, chernoff_curve
 
@@ -29,6 +30,10 @@ _LINES = 40  # that are set up for one question
 _DEEP = 200.0  # a log delta below minus that is known no less well
 _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
 _ALIKE = 0.2  # log deltas that are no further apart share a line too
+_BELOW_BINS = -650.0  # a log delta for which bins of probabilities may have too little
+_NEAREST = 6  # lines that are kept, asked for one epsilon
+_LARGE = -30.0  # a log delta for which losses are mostly large
+_ORDERS = np.geomspace(0.8, 1.25, 21)  # as parts of a line's own
 _BINNED = 3e-4  # of log delta: what bins know at once
 _FURTHEST = 8.0  # times as far, where lines serve as much
 _SAME = 0.003  # where a new one would say the same
@@ -133,9 +138,9 @@ class Sampled:
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
-        line = self._line(epsilon)
-        if line is not None and _width(line, epsilon) <= enough:
-            return line
+        line = _line(self.composition, self.direction, epsilon)
+        if line is not None and _width(line[1].log_delta, epsilon) <= enough:
+            return line[1].log_delta
         binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED else None
         if binned is not None and _width(binned, epsilon) <= enough:
             return binned
@@ -147,15 +152,6 @@ class Sampled:
 
     def least(self, epsilons: Array) -> Array:
         return np.full(epsilons.shape, -np.inf)
-
-    def _line(self, epsilon: float) -> Curve | None:
-        steps, gaussian = self.composition.steps, self.composition.gaussian
-        try:
-            task, c, _ = contour.solve_for_epsilon(steps, gaussian, self.direction, epsilon, depth=_FURTHER)
-            line = contour.line(task, c, -36.0)
-        except contour.TooWideError:
-            return None
-        return None if line is None else line.log_delta
 
     def _jumps(self, epsilon: float, size: float, enough: float) -> Curve | None:
         best, narrowest = None, math.inf
@@ -173,6 +169,61 @@ class Sampled:
                 break
             size = min(0.5 * (lower + upper) if math.isfinite(lower) else upper - 6, -0.7)
         return None if best is None or not narrowest < 0.3 else best.log_delta
+
+
+@dataclass
+class Replaced:
+    """Gaussian steps on samples, one record replaced, where many losses are large: as if one were removed.
+
+    C_p has the Poisson pair's losses where these are positive, and at most a mass of 1 at losses that are not.  So its
+    delta is at least that of removing a record, and, with M the moment generating function of a step of that, at most
+    this and k(t) e^{-t eps} ((1 + M(t))^T - M(t)^T) for any t > 0: what paths add on which some loss is not positive.
+    And losses that are not positive are at most 0, where removing a record has no less than log(1-p): delta(eps) is at
+    most that of removing a record at eps + T log(1-p).
+    """
+
+    composition: Composition
+    binned: Binned
+    below_bins: float = -math.inf
+    """A log delta where bins had less to say."""
+    largest: float = math.inf
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        enough = tolerance * max(1.0, -size)
+        deep = self._deep(epsilon) if size < _LARGE else None
+        if deep is not None and (size < self.below_bins or _width(deep, epsilon) <= enough):
+            return deep
+        found = self.binned.curve(epsilon, size, tolerance)
+        if deep is not None and (found is None or _width(deep, epsilon) < _width(found, epsilon)):
+            self.below_bins = size if size < _BELOW_BINS else self.below_bins
+            return deep
+        return found
+
+    def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        return self.binned.bound(epsilons, epsilon, size)
+
+    def least(self, epsilons: Array) -> Array:
+        return self.binned.least(epsilons)
+
+    def _deep(self, epsilon: float) -> Curve | None:
+        found = _line(self.composition, contour.REMOVE, epsilon)
+        if found is None:
+            return None
+        task, line = found
+        points = line.c * _ORDERS
+        added = task.log_added(points) + log_peak(points)
+        points, added = points[np.isfinite(added)], added[np.isfinite(added)]
+        if points.size == 0:
+            return None
+
+        def curve(epsilons: Array) -> tuple[Array, Array]:
+            lower, upper = line.log_delta(epsilons)
+            more = (added - np.multiply.outer(epsilons, points)).min(axis=1)
+            more += 1e-12 * (1 + np.abs(added).max() + float(np.abs(epsilons).max()) * float(points.max()))
+            before = line.log_delta(np.maximum(epsilons - self.composition.most_added, 0.0))[1]
+            return lower, np.minimum(np.minimum(np.logaddexp(upper, more), before), 0.0)
+
+        return curve
 
 
 @dataclass(frozen=True)
@@ -235,9 +286,13 @@ class Asked:
             wide = ~(upper - lower <= tolerance * np.clip(-upper, 1.0, _DEEP)) & (upper > enough)
             return np.flatnonzero(wide & ~tried)
 
-        for line in reversed(kept):
+        # those nearby first, and no more than a few: each costs a sum over its nodes
+        nearest = np.argsort(np.abs(np.subtract.outer(epsilons, [line.at for line in kept])), axis=1, kind="stable")
+        for rank in range(min(_NEAREST, len(kept))):
             where = waiting()
-            ask(line.curve, where[np.abs(epsilons[where] - line.at) <= _REACH * max(line.at, 1e-3)])
+            for k in np.unique(nearest[where, rank]):
+                line, own = kept[k], where[nearest[where, rank] == k]
+                ask(line.curve, own[np.abs(epsilons[own] - line.at) <= _REACH * max(line.at, 1e-3)])
         lines, further = 0, 1.0
         while (left := waiting()).size and lines < _LINES:
             first = epsilons[left[0]]
@@ -270,6 +325,18 @@ class Asked:
 def share(size: float) -> float:
     """What a tolerance is a share of, where log delta is about `size`."""
     return min(max(1.0, -size), _DEEP)
+
+
+def _line(composition: Composition, direction: int, epsilon: float) -> tuple[contour.Problem, Line] | None:
+    """One contour integral, cut so deep that it may be asked far around epsilon."""
+    try:
+        task, c, _ = contour.solve_for_epsilon(
+            composition.steps, composition.gaussian, direction, epsilon, depth=_FURTHER
+        )
+        line = contour.line(task, c, -36.0)
+    except contour.TooWideError:
+        return None
+    return None if line is None else (task, line)
 
 
 def _width(curve: Curve, epsilon: float) -> float:

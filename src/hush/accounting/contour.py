@@ -60,6 +60,17 @@ class Problem:
             total = total + grid.step.count * np.log1p(_cut_excess(grid, powers).real + transform.missed(grid, powers))
         return np.where(np.isnan(total), np.inf, total)
 
+    def log_added(self, s: Array) -> Array:
+        """log of prod (1 + M)^T - prod M^T at real s, M being each step's moment generating function, from above."""
+        powers, log_growth = self.power(s), np.zeros(s.shape)
+        for grid in self.grids:
+            size = 1 + _cut_excess(grid, powers).real + transform.missed(grid, powers)
+            log_growth = log_growth + grid.step.count * np.log1p(1 / size)
+        growth = np.minimum(log_growth, 700.0)
+        added = np.where(log_growth < 700, np.log(np.expm1(growth)), log_growth)
+        result = self.log_mgf(s) + added + 2e-6 * (1 + np.abs(added))
+        return np.where(np.isnan(result), np.inf, result)
+
     def cumulants(self, s: float) -> tuple[float, float, float]:
         """Lambda (to about 1e-6) and its first two derivatives at real s, from each step's tilted law: for searches."""
         value, mean, variance = 0.5 * self.gaussian * s * (s + 1), self.gaussian * (s + 0.5), self.gaussian

@@ -12,11 +12,11 @@ from functools import lru_cache, partial
 import numpy as np
 
 from hush.accounting import bounded, chains, scattered, single
-from hush.accounting.asked import Asked, Binned, Maker, Sampled, Whole
+from hush.accounting.asked import Asked, Binned, Maker, Replaced, Sampled, Whole
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta
-from hush.accounting.kinds import directions, gaussian_composition, has_renyi
+from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
 from hush.accounting.links import Model
 from hush.accounting.losses import Array, Pair
 from hush.accounting.powers import Power, of_steps
@@ -71,6 +71,9 @@ def _makers(group: Group) -> list[Maker]:
     if len(known) == len(sums):
         return [*known]
     binned = [Binned(some) for some in steps]
+    replaced = replaced_composition(group.inner)
+    if replaced is not None:
+        return [Replaced(replaced, binned[0])]
     gaussian = gaussian_composition(group.inner)
     if gaussian is None:
         return [*binned]
@@ -92,7 +95,7 @@ def _rough(group: Group, makers: list[Maker], log_delta: float | None, epsilon: 
         return _model(places, logs[1:])
     if by_saddles is not None:
         return by_saddles
-    bins = first.binned if isinstance(first, Sampled) else first
+    bins = first.binned if isinstance(first, Sampled | Replaced) else first
     assert isinstance(bins, Binned)
     sizes = bins.rough(_COARSE)
     links = _model(_COARSE, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hush.accounting import subsampled
 from hush.accounting.groups import Group
 from hush.accounting.losses import Pair
-from hush.accounting.mechanisms import ADD_REMOVE, Mechanism
+from hush.accounting.mechanisms import ADD_REMOVE, REPLACE_ONE, Mechanism
 from hush.accounting.releases import Gaussian, Projected, Renyi, Tradeoff
 from hush.accounting.sampled import Poisson, Uniform
 from hush.accounting.transform import Step
@@ -55,6 +55,21 @@ def gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:
         else:
             return None
     return subsampled.Composition(tuple(steps), squared)
+
+
+def replaced_composition(mechanism: Mechanism) -> subsampled.Composition | None:
+    """Gaussian steps under replace-one, with and without samples, as if a record were removed from each sample."""
+    steps, squared = [], 0.0
+    for part, count in mechanism.parts():
+        if part.mu is not None:
+            squared += count * part.mu**2
+        elif (
+            isinstance(part, Poisson | Uniform) and isinstance(part.inner, Gaussian) and part.neighbours is REPLACE_ONE
+        ):
+            steps.append(Step(part.rate, part.inner.noise_multiplier, count))
+        else:
+            return None
+    return subsampled.Composition(tuple(steps), squared) if steps else None
 
 
 def directions(mechanism: Mechanism, floor: float = 0.0) -> Sequence[Steps]:
