@@ -126,6 +126,24 @@ def test_a_checkpoint_the_ledger_has_passed_goes_on_under_a_fresh_key_with_the_g
     assert resumed.spent().mechanism == plan.release(0).poisson(20 / RECORDS) * 34
 
 
+@pytest.mark.parametrize("moved", [True, False], ids=["moved", "copied"])
+def test_a_copy_of_the_ledger_goes_on_under_a_fresh_key_while_the_original_is_there(
+    moved: bool, tmp_path: Path
+) -> None:
+    model, optimiser, _ = build("SGD")
+    private = Private(model, optimiser, plan_of(), ledger=tmp_path / "ledger", key=Key.from_seed(1))
+    go(private, 10)
+    private.save(tmp_path / "checkpoint")
+    (tmp_path / "other").write_bytes((tmp_path / "ledger").read_bytes())
+    if moved:
+        (tmp_path / "ledger").unlink()
+    else:
+        go(private, 4)  # the original goes on, and its copy doesn't know
+    model, optimiser, _ = build("SGD")
+    resumed = Private.resume(tmp_path / "checkpoint", model, optimiser, ledger=tmp_path / "other")
+    assert (resumed.key == Key.from_seed(1)) is moved
+
+
 def test_a_shuffled_epoch_begun_again_under_a_fresh_key_is_charged_again(tmp_path: Path) -> None:
     plan = plan_of(Shuffled())  # three steps an epoch
     model, optimiser, _ = build("SGD")

@@ -7,7 +7,8 @@ sampler and the noise have no state: they are functions of key and step.
 The ledger decides whether the key may be used again.  Its mark is the run's last record; the block in hand is closed
 before a checkpoint is written, so an unchanged mark says that nothing was drawn since.  Otherwise steps were drawn, and
 perhaps released, that the checkpoint doesn't know: they stay charged, and a fresh key makes sure that no noise is used
-a second time on other data or code.
+a second time on other data or code.  A copy of a ledger doesn't know what the original has been through, so where both
+are there a run goes on from the copy under a fresh key, too.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def resume(
     book.verify(mark)
     key, fresh = Key.from_json(state["key"]), state["fresh"]
     now = book.mark(run)
-    if now != mark:
+    if now != mark or _is_copy(book, state["ledger"]["path"]):
         key, fresh = Key.fresh(key.secure), state["step"]
     kept = None if state["average"] is None else Average(state["average"])
     spending = Spending(book, saved, run, fresh, now)
@@ -125,6 +126,11 @@ def resume(
     )
     restore(private, state)
     return private
+
+
+def _is_copy(book: Ledger, path: str) -> bool:
+    """Whether the checkpoint's ledger is still where it was, beside the one that is given: both may go on from here."""
+    return book.path is not None and os.path.exists(path) and not os.path.samefile(book.path, path)
 
 
 def _check(saved: Plan, plan: Plan | None, state: dict[str, Any], scheduler: LRScheduler | None) -> None:

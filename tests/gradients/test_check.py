@@ -173,3 +173,15 @@ class TestReport:
     def test_needs_something_to_train(self) -> None:
         with pytest.raises(ValueError, match="nothing to train"):
             check(nn.Linear(4, 3).requires_grad_(False), torch.randn(6, 4))
+
+
+@pytest.mark.parametrize("kind", ["no_grad", "detached", "another model"])
+def test_a_loss_that_trains_nothing_is_refused(kind: str) -> None:
+    model, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    losses = {
+        "no_grad": torch.no_grad()(lambda x: model(x).sum(1)),
+        "detached": lambda x: model(x).detach().sum(1),
+        "another model": lambda x: other(x).sum(1),
+    }[kind]
+    with pytest.raises(ValueError, match="depends on no parameter of the model, so training would be noise alone"):
+        check(model, torch.randn(4, 3), losses)

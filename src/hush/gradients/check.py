@@ -85,6 +85,11 @@ def check(model: nn.Module, batch: Sequence[Any] | Tensor, losses: Losses | None
         parameters = [p for p in model.parameters() if p.requires_grad]
         if not parameters:
             raise ValueError("The model has no parameter with requires_grad=True: there is nothing to train.")
+        if not _reaches(of, examples, parameters):
+            raise ValueError(
+                "The loss depends on no parameter of the model, so training would be noise alone; is it computed under "
+                "torch.no_grad, detached, or of another model?"
+            )
         found = clipped_sum(
             parameters,
             of,
@@ -118,6 +123,15 @@ def _reason(module: nn.Module) -> str | None:
         if module.scale_grad_by_freq:
             return _COUNTS
     return None
+
+
+def _reaches(losses: Losses, batch: Sequence[Any], parameters: Sequence[Tensor]) -> bool:
+    """Whether a gradient of the losses gets to any of the parameters."""
+    with torch.enable_grad():
+        values = losses(*batch)
+        if not values.requires_grad:
+            return False
+        return any(grad is not None for grad in torch.autograd.grad(values.sum(), parameters, allow_unused=True))
 
 
 def _output_sums(model: nn.Module) -> Losses:
