@@ -208,3 +208,19 @@ def test_promises_with_a_large_epsilon_keep_their_mirrored_atom(
     assert math.fsum(pair.q) + pair.vanishing == pytest.approx(1.0, abs=1e-14)
     assert pair.losses == tuple(-loss for loss in reversed(pair.losses))
     assert pair.p == tuple(reversed(pair.q))
+
+
+def test_a_finite_pairs_curve_is_the_sum_over_its_losses_however_many_are_asked_at_once() -> None:
+    random = np.random.default_rng(5)
+    at = np.sort(random.normal(0.0, 3.0, 500))
+    q = np.exp(-4 * np.abs(at)) * random.random(500)
+    p = q * np.exp(at)
+    pair = Atoms(tuple(at), tuple(p / p.sum()), tuple(q / p.sum()), 1e-9)
+    for epsilons in (
+        np.linspace(0.0, 12.0, 1000),
+        np.linspace(0.0, 8.0, 65),
+        np.array([3.0, 1.0, 2.0]),
+        np.array([0.3]),
+    ):
+        spared = -np.expm1(np.minimum(np.subtract.outer(epsilons, at), 0.0))
+        np.testing.assert_allclose(np.exp(pair.log_delta(epsilons)), 1e-9 + spared @ (p / p.sum()), rtol=1e-13)

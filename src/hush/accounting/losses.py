@@ -22,6 +22,8 @@ from scipy.special import ndtr
 
 Array = NDArray[np.float64]
 
+_TOGETHER = 64  # epsilons for which losses beyond them all are summed at once
+
 
 class Pair(Protocol):
     """An ordered pair of distributions, seen through its loss."""
@@ -136,12 +138,24 @@ class Atoms:
     def log_delta(self, epsilons: Array, margin: float = 0.0) -> Array:
         """log delta of this one pair, its finite part taken (1 + margin) times.
 
-        All terms of E_P[(1 - exp(eps - L))_+] are positive, so small ones keep their digits.
+        All terms of E_P[(1 - exp(eps - L))_+] are positive, so small ones keep their digits.  Losses beyond the last
+        epsilon e of a few enter as sums: 1 - exp(eps - L) = 1 - exp(eps - e) + exp(eps - e) (1 - exp(e - L)).
         """
         losses, p = np.asarray(self.losses), np.asarray(self.p)
-        spared = -np.expm1(np.minimum(np.subtract.outer(epsilons, losses), 0.0))
+        found = np.empty(epsilons.shape)
+        order = np.argsort(epsilons, kind="stable")
+        for few in np.array_split(order, -(-epsilons.size // _TOGETHER)):
+            own, last = epsilons[few], float(epsilons[few[-1]])
+            far = losses > last
+            near = (losses > own[0]) & ~far
+            spared = -np.expm1(np.minimum(np.subtract.outer(own, losses[near]), 0.0))
+            beyond = (
+                -np.expm1(own - last) * p[far].sum()
+                + np.exp(own - last) * (p[far] * -np.expm1(last - losses[far])).sum()
+            )
+            found[few] = beyond + (spared * p[near]).sum(axis=1)
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self.infinite + (1 + margin) * (spared @ p)))
+            return np.asarray(np.log(self.infinite + (1 + margin) * found))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         where = np.searchsorted(edges, np.asarray(self.losses), side="left")
