@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -197,3 +198,23 @@ def test_numpy_numbers_are_welcome() -> None:
     assert Mechanism.from_json(run.to_json()) == run
     odd = Projected(np.float32(1.5), np.int64(30))  # type: ignore[arg-type]
     assert Mechanism.from_json(odd.to_json()) == odd
+
+
+def test_whole_numbers_written_with_a_point_are_whole_numbers() -> None:
+    for mechanism in ((Laplace(2.0) * 3).group(2), Projected(1.3, 30).poisson(0.1) * 2, Laplace(2.0).uniform(3, of=10)):
+        written = mechanism.to_json()
+        for field in ("size", "projections", "batch", "of"):
+            written = re.sub(rf'("{field}": \d+)(?!\.)\b', r"\1.0", written)
+        assert Mechanism.from_json(written) == mechanism
+        assert Mechanism.from_json(written).to_json() == mechanism.to_json()
+        assert Mechanism.from_json(written).epsilon(1e-3) == mechanism.epsilon(1e-3)
+
+
+def test_a_count_that_is_not_whole_is_refused_rather_than_cut() -> None:
+    """2.7 releases were counted as 2."""
+    written = (Laplace(2.0) * 3).to_dict()
+    written["counted"][0][1] = 2.7
+    with pytest.raises(ValueError, match="whole number"):
+        Mechanism.from_dict(written)
+    written["counted"][0][1] = 3.0
+    assert Mechanism.from_dict(written) == Laplace(2.0) * 3

@@ -122,7 +122,8 @@ def _threshold(excess: Callable[[float], float], start: float, least: float, mos
     """
     low, high = math.log(least), math.log(most)
     private_edge, wild_edge = (high, low) if safe < 0 else (low, high)
-    at, value = math.log(start), excess(start)
+    at = math.log(start)
+    value = excess(math.exp(at))
     good: tuple[float, float] | None = None
     bad: tuple[float, float] | None = None
     stride = 0.7

@@ -25,6 +25,7 @@ class Group(Mechanism):
 
     def __post_init__(self) -> None:
         check_whole("The size of a group", self.size)
+        object.__setattr__(self, "size", int(self.size))
         if any(isinstance(part, Renyi) for part, _ in self.inner.parts()):
             raise ValueError("A Renyi curve has no trade-off function to take to groups.")
 

@@ -260,6 +260,7 @@ class Composition(Mechanism):
             check_whole("The count of a part", count)
             if isinstance(part, Composition):
                 raise ValueError("The parts of a composition are single releases; compose with + and *.")
+        object.__setattr__(self, "counted", tuple((part, int(count)) for part, count in self.counted))
 
     @property
     def neighbours(self) -> Neighbours:  # type: ignore[override]
@@ -326,7 +327,7 @@ def _valued(name: str, value: Any) -> Any:
     if name == "inner":
         return Mechanism.from_dict(value)
     if name == "counted":
-        return tuple((Mechanism.from_dict(part), int(count)) for part, count in value)
+        return tuple((Mechanism.from_dict(part), count) for part, count in value)
     if isinstance(value, list):
         return tuple(tuple(item) if isinstance(item, list) else item for item in value)
     return value

@@ -239,6 +239,7 @@ class Projected(Mechanism):
     def __post_init__(self) -> None:
         object.__setattr__(self, "noise_multiplier", as_noise(self.noise_multiplier))
         check_whole("The number of projections", self.projections)
+        object.__setattr__(self, "projections", int(self.projections))
 
     @property
     def tag(self) -> str:

@@ -78,6 +78,8 @@ class Uniform(Mechanism):
 
     def __post_init__(self) -> None:
         check_batch(self.batch, self.of)
+        object.__setattr__(self, "batch", int(self.batch))
+        object.__setattr__(self, "of", int(self.of))
         if self.inner.neighbours is not REPLACE_ONE:
             raise ValueError("Uniform sampling is analysed for replace-one; state the inner mechanism for it.")
         _check_samplable(self.inner)
