@@ -14,7 +14,7 @@ from agreement import EXACT, Net, assert_agree, assert_same, cross_entropy, para
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from hush.gradients import Ghost, Loop, Memory, Vmap
+from hush.gradients import Ghost, Loop, Memory, Vmap, clipped_sum
 
 N = 5
 
@@ -299,3 +299,22 @@ class TestRefusals:
     def test_tensors_of_different_lengths(self) -> None:
         with pytest.raises(ValueError, match="first dimension"):
             run(self.model, cross_entropy(self.model), (torch.randn(4, 4), torch.zeros(3)), Ghost())
+
+
+@pytest.mark.parametrize("units", [None, torch.tensor([0, 0, 1, 1, 2])], ids=["examples", "units"])
+def test_parameters_of_three_precisions_are_summed_under_autocast(units: Tensor | None) -> None:
+    torch.manual_seed(0)
+    first, second, third = nn.Linear(6, 6).double(), nn.Linear(6, 5), nn.Linear(5, 3).bfloat16()
+    parameters = [p for layer in (first, second, third) for p in layer.parameters()]
+
+    def losses(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = second(first(x.double()).float().tanh()).tanh()
+            return third(hidden.bfloat16()).float().square().sum((1, 2))
+
+    given = {"groups": (tuple(range(6)),), "weigh": torch.ones_like, "units": units}
+    found, expected = (
+        clipped_sum(parameters, losses, (torch.ones(5, 2, 6),), engine=e, **given) for e in (Ghost(), Loop())
+    )
+    for a, b in zip(found.sums, expected.sums, strict=True):
+        assert (a.double() - b.double()).norm() <= 0.02 * b.double().norm()

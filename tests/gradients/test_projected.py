@@ -25,7 +25,7 @@ import hush
 from hush.accounting import Gaussian, calibrate
 from hush.accounting import Projected as ProjectedRelease
 from hush.accounting.projection import ProjectedPair
-from hush.gradients import ClippedSum, Memory, Projected, clipped_sum
+from hush.gradients import ClippedSum, Loop, Memory, Projected, clipped_sum
 from hush.gradients.filling import Filling
 from hush.gradients.projected import full_float32, gaussian_directions
 from hush.keys import Key
@@ -815,3 +815,23 @@ def test_thousands_of_aligned_gradients_one_after_the_other_carry_no_record_away
         return float(found.sums[0])
 
     assert abs(total(2048) - total(2047)) <= 1 + 1e-3  # 1.125 in float32
+
+
+def test_a_loss_that_takes_derivatives_of_its_own_is_projected() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    parameters = list(model.parameters())
+
+    def losses(x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        values = model(x).squeeze(1)
+        (slopes,) = torch.autograd.grad(values.sum(), x, create_graph=True)
+        return values + slopes.square().sum(1)
+
+    x = torch.randn(20, 4)
+    engine = Projected(8, gaussian_directions(Key.from_seed(0), 0, parameters))
+    given = {"groups": (tuple(range(4)),), "weigh": torch.ones_like}
+    found = clipped_sum(parameters, losses, (x,), engine=engine, **given)
+    expected = clipped_sum(parameters, losses, (x,), engine=Loop(), **given)
+    for a, b in zip(found.sums, expected.sums, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

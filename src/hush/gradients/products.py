@@ -97,7 +97,8 @@ def own(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def product(x: Tensor, y: Tensor, coarse: bool = False) -> Tensor:
     """A batched matrix product whose result is float32 or better, whatever its factors are; `coarse`: TF32 will do."""
     if x.dtype != y.dtype:
-        x, y = wide(x), wide(y)
+        dtype = torch.promote_types(wide(x).dtype, wide(y).dtype)  # weights are double where any parameter is
+        x, y = x.to(dtype), y.to(dtype)
     if x.dtype == torch.float32 and coarse and x.is_cuda and not tf32_in_products():
         result: Tensor = _tf32_product(x, y)
         return result

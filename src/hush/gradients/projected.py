@@ -156,10 +156,16 @@ def _first_that_works(task: Task, fitting: Fitting, memory: Memory) -> ClippedSu
     back = _backward(fitting, memory.way > 1)
     if work.n > 1 and now_and_then("company", memory):
         asked = work.pieces(back)[0]
-        repeated.rewind()
-        with torch.no_grad():
-            values = one_loss_each(losses(*asked), count(asked))
-            refuse_company(losses, asked, values, last=min(work.n, count(asked)) - 1)
+        for grad in (False, True):
+            repeated.rewind()
+            try:
+                with torch.set_grad_enabled(grad):
+                    values = one_loss_each(losses(*asked), count(asked)).detach()
+                    refuse_company(losses, asked, values, last=min(work.n, count(asked)) - 1)
+                break
+            except RuntimeError:  # a loss may take derivatives of its own
+                if grad:
+                    raise
         del asked
     repeated.rewind()
     fit = Fit(1, fitting.n)
