@@ -98,7 +98,7 @@ def search(curve: Curve, guess: float, target: float, within: tuple[float, float
     wanted = -log_complement(target) if is_complement(target) else target
     at = float(np.clip(guess, 1e-15, EPSILON_LIMIT))
     for _ in range(80):
-        nudge = 1e-5 * at
+        nudge = max(1e-5 * at, 1e-11)  # less shows nothing but rounding
         lower, upper = curve(np.array([at, at + nudge]))
         middle = np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -20,6 +20,8 @@ from hush.accounting.transform import Array, Step
 ROUGH = -9.0
 """log of the relative accuracy of a delta that is good enough to find the place."""
 ENOUGH = 2e-7
+_FINEST = -30.0
+"""log of a relative accuracy beyond which rounding counts more than anything else."""
 _SMALLEST = 3e-13
 """An epsilon this small is known well enough."""
 _NUDGES = np.array([1e-5, 1e-3, 0.05, 1.0])
@@ -66,11 +68,11 @@ def epsilon(
         short = sign * (0.5 * (lower[0] + upper[0]) - wanted)
         known = bool(np.isfinite(lower[0]))
         root = max(search(jump.log_delta, guess, target, (below, above)) if known else guess, _SMALLEST)
-        slope = _slope(jump, root, sign)
+        slope = _slope(jump, root, sign, guess)
         width, width_there = _widths(jump, guess, root)
         sharp_there = known and width_there <= 2 * width
         located = sharp_there or (known and width_there < 0.1 * slope)
-        slope = slope if located else _slope(jump, guess, sign)
+        slope = slope if located else _slope(jump, guess, sign, guess)
         if not known:
             back = np.sqrt(below * guess) if below > 0 else guess
             far = is_above and abs(upper[0] - wanted) > 3
@@ -79,6 +81,8 @@ def epsilon(
         elif not slope > 0:  # too flat for what is known
             root, known = root if sharp_there else guess, False
             tolerance -= 6.0
+            if tolerance < _FINEST:
+                break
         elif located:
             pass
         elif sign > 0 and is_above and guess > 1 and (rest := _rest(guess, short, slope)) > 0:
@@ -95,7 +99,7 @@ def epsilon(
             low, high = within((low, high), certified_root(jump.log_delta, root, target))
             found = (low, high), jump.log_delta
             sharp = min(sharp, tolerance - 3)
-            if is_narrow(low, high) or sharp < -38 or high - low > 0.7 * was:
+            if is_narrow(low, high) or tolerance < _FINEST or high - low > 0.7 * was:
                 break
         if known and (located or abs(root / guess - 1) < 0.05 or upper[0] - lower[0] > 0.2 * slope):
             tolerance = min(sharp, tolerance)
@@ -118,13 +122,17 @@ def _rest(guess: float, short: float, slope: float) -> float:
     return float(-np.expm1(-guess) - np.expm1(-short) * guess / slope)
 
 
-def _slope(jump: jumps.Jumps, epsilon: float, sign: int) -> float:
-    """How fast the curve falls there, by the logarithm of epsilon; the middle varies less than the bounds."""
-    lower, upper = jump.log_value(epsilon * np.append(1.0, 1 + _NUDGES))
+def _slope(jump: jumps.Jumps, epsilon: float, sign: int, other: float) -> float:
+    """How fast the curve falls at epsilon, by its logarithm, seen from nearby or, if that shows nothing, from `other`.
+
+    From the middle, which varies less than the bounds.
+    """
+    shares = np.append(_NUDGES, other / epsilon - 1) if other > 2 * epsilon else _NUDGES
+    lower, upper = jump.log_value(epsilon * np.append(1.0, 1 + shares))
     middle = 0.5 * (lower + upper)
     falls = sign * (middle[0] - middle[1:])
     seen = np.flatnonzero(falls > 1e-13 * (1 + abs(middle[0])))  # more than rounding
-    return float(falls[seen[0]] / _NUDGES[seen[0]]) if seen.size else 0.0
+    return float(falls[seen[0]] / shares[seen[0]]) if seen.size else 0.0
 
 
 def few_jumps_epsilon(steps: Sequence[Step], direction: int, target: float) -> float:
