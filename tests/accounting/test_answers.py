@@ -345,6 +345,19 @@ def test_calibrated_noise_keeps_the_target_and_a_millionth_less_does_not(target:
     assert family(noise * (1 - 2e-6)).epsilon(1e-5).upper > target
 
 
+@pytest.mark.parametrize(
+    ("rate", "steps", "delta", "epsilon"),
+    [(4.665e-4, 2, 2.04e-11, 3.5e-5), (1.066e-7, 93, 4.055e-8, 1.68e-9), (0.2123, 11_295_282, 0.00945, 0.0596)],
+)
+def test_a_large_noise_is_calibrated_to_a_millionth_too_not_to_a_share_of_itself(
+    rate: float, steps: int, delta: float, epsilon: float
+) -> None:
+    found = calibrate.noise(lambda noise: Gaussian(noise).poisson(rate) * steps, epsilon, delta)
+    assert found > 5
+    assert (Gaussian(found).poisson(rate) * steps).epsilon(delta).upper <= epsilon
+    assert (Gaussian(found - 1e-6).poisson(rate) * steps).epsilon(delta).upper > epsilon
+
+
 def test_calibrated_rate_and_steps_keep_the_target_tightly() -> None:
     rate = calibrate.rate(lambda p: Gaussian(1.0).poisson(p) * 1000, 1.0, 1e-5)
     assert (Gaussian(1.0).poisson(rate) * 1000).epsilon(1e-5).upper <= 1.0

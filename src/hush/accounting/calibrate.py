@@ -20,6 +20,9 @@ Family = Callable[[float], Mechanism]
 CountedFamily = Callable[[int], Mechanism]
 
 _RELATIVE = 5e-7
+_ABSOLUTE = 5e-7
+_FINEST = 1e-10
+"""Certified bounds vary by more than a smaller share would."""
 _LARGEST_NOISE, _SMALLEST_NOISE = 1e8, 1e-3
 _SMALLEST_RATE = 1e-12
 _MOST_STEPS = 10**10
@@ -30,7 +33,7 @@ def noise(mechanism: Family, epsilon: float, delta: float) -> float:
     """The smallest noise multiplier that keeps the target, to 1e-6."""
     _check_target(epsilon, delta)
     found = _threshold(
-        lambda value: _excess(mechanism(value), epsilon, delta), 1.0, _SMALLEST_NOISE, _LARGEST_NOISE, -1
+        lambda value: _excess(mechanism(value), epsilon, delta), 1.0, _SMALLEST_NOISE, _LARGEST_NOISE, -1, _ABSOLUTE
     )
     if found is None:
         raise ValueError(
@@ -115,7 +118,9 @@ def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     return math.inf if math.isinf(upper) or epsilon == 0 else math.log(upper / epsilon)
 
 
-def _threshold(excess: Callable[[float], float], start: float, least: float, most: float, safe: int) -> float | None:
+def _threshold(
+    excess: Callable[[float], float], start: float, least: float, most: float, safe: int, absolute: float = math.inf
+) -> float | None:
     """The parameter closest to missing the target without missing it; `safe` is the side (-1: above is private).
 
     Bracket on the logarithm, then false position on log epsilon against log parameter, which is nearly straight.
@@ -145,15 +150,16 @@ def _threshold(excess: Callable[[float], float], start: float, least: float, mos
     bad_at, bad_value = bad
     for attempt in range(80):
         gap = abs(good_at - bad_at)
-        if gap <= _RELATIVE:
+        close = min(_RELATIVE, max(absolute / math.exp(good_at), _FINEST))
+        if gap <= close:
             break
         share = 0.5
         if math.isfinite(bad_value) and attempt % 4 != 3 and bad_value > good_value:
             share = min(max(-good_value / (bad_value - good_value), 0.01), 0.99)
-            share = min(max(share, 0.3 * _RELATIVE / gap), 1 - 0.3 * _RELATIVE / gap)
+            share = min(max(share, 0.3 * close / gap), 1 - 0.3 * close / gap)
         middle = good_at + share * (bad_at - good_at)
         # aim a hair to the private side of where the line says, so that the bracket closes from both sides
-        middle += (good_at - bad_at) / gap * min(0.3 * _RELATIVE, 0.2 * gap) * (1 if attempt % 2 == 0 else -1)
+        middle += (good_at - bad_at) / gap * min(0.3 * close, 0.2 * gap) * (1 if attempt % 2 == 0 else -1)
         value = excess(math.exp(middle))
         if value <= 0:
             good_at, good_value = middle, value
