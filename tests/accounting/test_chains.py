@@ -275,3 +275,9 @@ def test_pairs_that_end_at_a_floor_enclose_those_that_go_deeper(group: Mechanism
 def test_a_first_chord_may_be_longer_than_any_floating_point_number():
     places, logs = np.array([1.0, 900.0]), np.array([-5.0, -2000.0])
     assert -5.0 - 1e-9 < chains._extended_to_zero(places, logs, logs) < -5.0
+
+
+def test_a_group_is_beyond_where_a_single_record_is() -> None:
+    """An OverflowError: a single record's delta is 1 far beyond 1e4, and nothing else was known of it."""
+    bounds = (Laplace(0.23).poisson(0.005) * 238_214_400).group(5).epsilon(1e-18)
+    assert (bounds.lower, bounds.upper) == (1e4, math.inf)

@@ -32,6 +32,9 @@ _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
 _ALIKE = 0.2  # log deltas that are no further apart share a line too
 _BELOW_BINS = -650.0  # a log delta for which bins of probabilities may have too little
 _NEAREST = 6  # lines that are kept, asked for one epsilon
+_USELESS = 10.0  # a log delta known no better
+_LOST = 3  # such lines, and no more are set up: the next ones would be as bad
+_MANY = -100.0  # and below that one of many large ones
 _LARGE = -30.0  # a log delta for which losses are mostly large
 _ORDERS = np.geomspace(0.8, 1.25, 21)  # as parts of a line's own
 _BINNED = 3e-4  # of log delta: what bins know at once
@@ -138,9 +141,10 @@ class Sampled:
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
-        line = _line(self.composition, self.direction, epsilon)
-        if line is not None and _width(line[1].log_delta, epsilon) <= enough:
-            return line[1].log_delta
+        _, line, saddle = _line(self.composition, self.direction, epsilon)
+        if line is not None and _width(line.log_delta, epsilon) <= enough:
+            return line.log_delta
+        size = saddle if saddle < _MANY else size  # many losses: the saddle point knows best
         binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED else None
         if binned is not None and _width(binned, epsilon) <= enough:
             return binned
@@ -206,10 +210,9 @@ class Replaced:
         return self.binned.least(epsilons)
 
     def _deep(self, epsilon: float) -> Curve | None:
-        found = _line(self.composition, contour.REMOVE, epsilon)
-        if found is None:
+        task, line, _ = _line(self.composition, contour.REMOVE, epsilon)
+        if task is None or line is None:
             return None
-        task, line = found
         points = line.c * _ORDERS
         added = task.log_added(points) + log_peak(points)
         points, added = points[np.isfinite(added)], added[np.isfinite(added)]
@@ -293,8 +296,8 @@ class Asked:
             for k in np.unique(nearest[where, rank]):
                 line, own = kept[k], where[nearest[where, rank] == k]
                 ask(line.curve, own[np.abs(epsilons[own] - line.at) <= _REACH * max(line.at, 1e-3)])
-        lines, further = 0, 1.0
-        while (left := waiting()).size and lines < _LINES:
+        lines, lost, further = 0, 0, 1.0
+        while (left := waiting()).size and lines < _LINES and lost < _LOST:
             first = epsilons[left[0]]
             # curves bend near the end
             reach = min(first * _CLOSE * further + 1e-12, 0.5 * max(maker.largest - first, 0.0))
@@ -311,6 +314,7 @@ class Asked:
                 continue  # it would be no sharper
             lines += 1
             made = maker.curve(at, size, 0.7 * tolerance * share(size) / max(1.0, -size))
+            lost += made is None or not _width(made, at) < _USELESS
             if made is not None:
                 kept.append(Kept(at, size, tolerance, made))
                 ask(made, left[epsilons[left] <= first * (1 + _REACH) + 1e-3])
@@ -327,16 +331,17 @@ def share(size: float) -> float:
     return min(max(1.0, -size), _DEEP)
 
 
-def _line(composition: Composition, direction: int, epsilon: float) -> tuple[contour.Problem, Line] | None:
-    """One contour integral, cut so deep that it may be asked far around epsilon."""
+def _line(
+    composition: Composition, direction: int, epsilon: float
+) -> tuple[contour.Problem | None, Line | None, float]:
+    """One contour integral, cut so deep that it may be asked far around epsilon, and about log delta there."""
     try:
-        task, c, _ = contour.solve_for_epsilon(
+        task, c, size = contour.solve_for_epsilon(
             composition.steps, composition.gaussian, direction, epsilon, depth=_FURTHER
         )
-        line = contour.line(task, c, -36.0)
+        return task, contour.line(task, c, -36.0), size
     except contour.TooWideError:
-        return None
-    return None if line is None else (task, line)
+        return None, None, 0.0
 
 
 def _width(curve: Curve, epsilon: float) -> float:

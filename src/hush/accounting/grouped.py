@@ -14,8 +14,9 @@ import numpy as np
 from hush.accounting import bounded, chains, scattered, single
 from hush.accounting.asked import Asked, Binned, Maker, Replaced, Sampled, Whole
 from hush.accounting.contour import ADD, REMOVE
+from hush.accounting.crossing import EPSILON_LIMIT
 from hush.accounting.groups import Group
-from hush.accounting.hopeless import least_delta
+from hush.accounting.hopeless import least_delta, surely_beyond
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
 from hush.accounting.links import Model
 from hush.accounting.losses import Array, Pair
@@ -29,6 +30,8 @@ _PLACES = np.geomspace(1e-6, 1e4, 300)
 
 def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on epsilon, from the single record's curve where it matters."""
+    if any(surely_beyond(steps, log_delta) for steps in directions(group.inner)):
+        return EPSILON_LIMIT, math.inf  # a single record is beyond already
     return chains.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, _largest(group))
 
 
