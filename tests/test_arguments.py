@@ -48,6 +48,7 @@ def scheduler_of_another() -> Any:
             {"scheduler": scheduler_of_another()},
             "The scheduler was made for another optimiser; make it for the one that is trained with.",
         ),
+        ({"average": 0.9}, "An average of the weights is a value such as hush.Average(0.99), got float."),
         ({"ledger": 3}, "A ledger is a path, a hush.Ledger, or None for one in memory, got int."),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -55,6 +56,12 @@ def scheduler_of_another() -> Any:
 def test_a_run_is_refused_in_a_sentence(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         run(**changed)
+
+
+@pytest.mark.parametrize("steps", [2.5, -1])
+def test_steps_that_are_none_are_refused(steps: Any) -> None:
+    with pytest.raises(ValueError, match=r"^The number of steps must be a whole number from 1 on, got "):
+        run().batches(torch.zeros(100, 4), steps=steps)
 
 
 def test_a_folder_is_no_ledger(tmp_path: Path) -> None:

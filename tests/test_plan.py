@@ -59,7 +59,7 @@ def test_a_target_that_noise_and_steps_miss_is_refused() -> None:
 @pytest.mark.parametrize(
     ("numbers", "words"),
     [
-        ({"records": 10, "batch": 11, "steps": 1, "noise_multiplier": 1.0}, "sampling rate"),
+        ({"records": 10, "batch": 11, "steps": 1, "noise_multiplier": 1.0}, "can.t be expected of 10"),
         ({"records": 0, "batch": 1, "steps": 1, "noise_multiplier": 1.0}, "number of records"),
         ({"records": 10, "batch": 2, "steps": 1}, "needs steps"),
         ({"records": 10, "batch": 2, "noise_multiplier": 1.0}, "needs steps"),

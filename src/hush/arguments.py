@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hush.accounting import ADD_REMOVE
+from hush.averaging import Average
 from hush.gradients import Auto, Engine, Grouped, Projected
 from hush.gradients.projected import gaussian_directions
 from hush.keys import Key
@@ -28,6 +29,12 @@ def key_of(key: Key | None, secure: bool) -> Key:
     if not isinstance(key, Key):
         raise ValueError(f"A key is Key.fresh() or, in tests, Key.from_seed(seed), got {key!r}.")
     return Key(key.secret, True, key.seed) if secure and not key.secure else key
+
+
+def average_of(average: Average | None) -> Average | None:
+    if average is not None and not isinstance(average, Average):
+        raise ValueError(f"An average of the weights is a value such as hush.Average(0.99), got {_named(average)}.")
+    return average
 
 
 def engine_of(engine: Engine | None, plan: Plan) -> Engine:

@@ -41,7 +41,8 @@ class Poisson:
         """Refuses numbers that this sampler can't keep."""
         check_whole("The number of records", records)
         check_positive("The expected batch", batch)
-        check_rate(batch / records)
+        if batch > records:
+            raise ValueError(f"A batch of {batch:g} records can't be expected of {records}; give at most as many.")
 
     def mechanism(self, release: Mechanism, *, batch: float, records: int) -> Mechanism:
         """What one charge costs, if `release` is what is done with the sample."""

@@ -30,7 +30,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from hush import averaging, noise
-from hush.arguments import capacity_of, check_optimiser, engine_at, engine_of, key_of, population_of
+from hush.accounting.checks import check_whole
+from hush.arguments import average_of, capacity_of, check_optimiser, engine_at, engine_of, key_of, population_of
 from hush.averaging import Average
 from hush.batches import Batch
 from hush.batches import batches as drawn_batches
@@ -91,7 +92,7 @@ class Private:
         whole = plan.projections is not None
         at_once, self._filling = cut(plan.batch, microbatch, alike=given.secure and on_cpu, whole=whole, on_cpu=on_cpu)
         self.microbatch = summed_at_once(plan.batch, at_once)
-        self.average = average
+        self.average = average_of(average)
         self.averages = averaging.start(list(model.parameters())) if average is not None else []
         self.threshold = plan.clip.start()
         self.local = Local()
@@ -139,6 +140,8 @@ class Private:
         users   where the plan's unit isn't the record: the id of every record's user
         Ends when the plan is done, or with a warning when the ledger's budget refuses the next step.
         """
+        if steps:
+            check_whole("The number of steps", steps)
         records = source(data, collate)
         population = population_of(self.plan, records.records, users)
         if users is not None and collate is not None and isinstance(records, Items):
