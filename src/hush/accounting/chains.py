@@ -36,7 +36,6 @@ _GLANCE = 2e-3  # of log delta, at a glance
 _APART = 0.05  # logs of epsilons where it is had
 _NARROWED = 0.7  # times what was known before: a look that was worth it
 _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
-_LOST = 10.0  # a log delta known no better
 _SHARP = 1e-4  # of log delta, at first
 _LEVELS = np.append(np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 64.0, 15))  # that are tried, beside the model's
 _BESIDE = 2.5  # widths on either side of a link where points are asked
@@ -209,14 +208,6 @@ class Chain:
         near = np.abs(self.epsilons[known][nearest] - at) <= 0.02 * at
         return np.where(near, 0.5 * gaps[known][nearest], 0.0)
 
-    def is_lost(self, links: Links) -> bool:
-        """Whether some link's delta is hardly known after a glance at it."""
-        at = np.abs(links.slopes)
-        near = np.abs(np.subtract.outer(at, self.epsilons)) <= _APART * np.maximum(at, 1e-9)[:, None]
-        gaps = np.nan_to_num(self.upper - self.lower, nan=math.inf)
-        known = np.where(near, gaps, math.inf).min(axis=1, initial=math.inf)
-        return bool(np.any(near.any(axis=1) & (known > _LOST)))
-
     def _look_at(self, new: Array) -> None:
         self.places = np.union1d(self.places, new)
         self.ask(new)
@@ -311,10 +302,7 @@ def epsilon(
         before, links = links, _links(chain, log_delta)
         if abs(links.epsilon - before.epsilon) < _MOVED * links.epsilon:
             break
-    rounds = _ROUNDS
-    if chain.is_lost(links):
-        rounds, chain.sharpness = 1, _GLANCE  # some link is out of reach: what is known roughly is all there is
-    for k in range(rounds):
+    for k in range(_ROUNDS):
         sharpness = chain.sharpness
         chain.sharpness = max(sharpness, links.spare / links.slopes.size / 1000)
         chain.look(links, tolerance)
