@@ -32,7 +32,7 @@ _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
 _ALIKE = 0.2  # log deltas that are no further apart share a line too
 _BELOW_BINS = -650.0  # a log delta for which bins of probabilities may have too little
 _NEAREST = 6  # lines that are kept, asked for one epsilon
-_USELESS = 10.0  # a log delta known no better
+_USELESS = 0.1  # of log delta, or of 100: known no better
 _LOST = 3  # such lines, and no more are set up: the next ones would be as bad
 _MANY = -100.0  # and below that one of many large ones
 _LARGE = -30.0  # a log delta for which losses are mostly large
@@ -314,7 +314,7 @@ class Asked:
                 continue  # it would be no sharper
             lines += 1
             made = maker.curve(at, size, 0.7 * tolerance * share(size) / max(1.0, -size))
-            lost += made is None or not _width(made, at) < _USELESS
+            lost += made is None or not _width(made, at) < _USELESS * max(100.0, -size)
             if made is not None:
                 kept.append(Kept(at, size, tolerance, made))
                 ask(made, left[epsilons[left] <= first * (1 + _REACH) + 1e-3])

@@ -37,7 +37,7 @@ _APART = 0.05  # logs of epsilons where it is had
 _NARROWED = 0.7  # times what was known before: a look that was worth it
 _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
 _SHARP = 1e-4  # of log delta, at first
-_LEVELS = np.append(np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 64.0, 15))  # that are tried, beside the model's
+_LEVELS = np.append(np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 4096.0, 28))  # that are tried, beside the model's
 _BESIDE = 2.5  # widths on either side of a link where points are asked
 _FURTHER = np.array([2.0, 6.0, 14.0])  # and beyond them: where delta hardly falls other levels do as well
 _TOWARDS = 2.0 ** np.arange(7, -1, -1)
@@ -131,7 +131,14 @@ class Chain:
             return self.rough
         gaps = (self.upper - self.lower)[known]
         known[known] = gaps <= max(4 * float(gaps.min()), _TOLD)
-        at, logs = self.epsilons[known], 0.5 * (self.lower + self.upper)[known]
+        return self._moved_to(self.epsilons[known], 0.5 * (self.lower + self.upper)[known])
+
+    def above(self) -> Model:
+        """The rough model, moved to the upper bounds: what is known of deep links may be little."""
+        known = (self.upper < 0) & np.isfinite(self.upper) & (self.epsilons > 0)
+        return self._moved_to(self.epsilons[known], self.upper[known]) if known.any() else self.rough
+
+    def _moved_to(self, at: Array, logs: Array) -> Model:
         ratio = (logs - 1) / (self.rough.at(at) - 1)
         places = np.union1d(self.rough.epsilons, at)
         moved = 1 + (self.rough.at(places) - 1) * np.interp(np.log(np.maximum(places, 1e-12)), np.log(at), ratio)
@@ -172,7 +179,8 @@ class Chain:
         allowed = 0.25 * max(tolerance * wanted, links.spare) / links.slopes.size
         unsure = self.sharpness * np.array([share(float(size)) for size in self.model.at(at)])
         unsure = np.maximum(unsure, self._seen(at))
-        told = 4 * unsure / ((1 + falls) * falls)  # closer together, points say nothing of the slope
+        told = np.maximum(4 * unsure / ((1 + falls) * falls), (2 * unsure / falls) ** 2)
+        # closer together, points say nothing of the slope
         square = np.maximum(allowed / falls, told)
         width = np.minimum(np.sqrt(square), 0.1 * np.maximum(at, 0.1 * at[-1]) + 1e-7)
         if self.size * at[-1] < _SHALLOW:
@@ -334,7 +342,7 @@ def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> fl
     wanted = log_delta
     steep = math.exp(min(links.epsilon + links.level - links.log_delta, 50.0))
     slack = 0.02 * tolerance * links.epsilon * steep + 1e-9
-    for _ in range(4):
+    for k in range(6):
         if links.epsilon > _BEYOND * EPSILON_LIMIT or links.slopes.size < chain.size:
             break
         over = chain.split(links.slopes) - log_delta
@@ -342,8 +350,9 @@ def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> fl
             return max(links.epsilon + _sum_doubt(links.slopes), 0.0)
         if not math.isfinite(over):
             break
-        wanted -= 1.02 * over + slack
-        links = chain.model.links(chain.size, log_delta=wanted)
+        if k > 0 or over < _TOLD:
+            wanted -= 1.02 * over + slack
+        links = (chain.model if over < _TOLD else chain.above()).links(chain.size, log_delta=wanted)
     return math.inf
 
 

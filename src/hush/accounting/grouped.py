@@ -14,17 +14,19 @@ import numpy as np
 from hush.accounting import bounded, chains, scattered, single
 from hush.accounting.asked import Asked, Binned, Maker, Replaced, Sampled, Whole
 from hush.accounting.contour import ADD, REMOVE
-from hush.accounting.crossing import EPSILON_LIMIT
+from hush.accounting.crossing import EPSILON_LIMIT, is_narrow, within
 from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, surely_beyond
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
 from hush.accounting.links import Model
 from hush.accounting.losses import Array, Pair
+from hush.accounting.mechanisms import compose
 from hush.accounting.powers import Power, of_steps
 
 _COARSE = np.geomspace(1e-5, 1e4, 24)
 _SMALLEST = 1e-120  # delta of a single record's whole curve
 _FINE = 16  # places where it matters
+_LOWEST = -700.0  # log of a delta that is a floating-point number with all its digits
 _PLACES = np.geomspace(1e-6, 1e4, 300)
 
 
@@ -32,7 +34,41 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
     """Certified bounds on epsilon, from the single record's curve where it matters."""
     if any(surely_beyond(steps, log_delta) for steps in directions(group.inner)):
         return EPSILON_LIMIT, math.inf  # a single record is beyond already
-    return chains.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, _largest(group))
+    apart = _apart(group, log_delta, tolerance)
+    if is_narrow(*apart, tolerance):
+        return apart
+    return within(apart, chains.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, _largest(group)))
+
+
+def _apart(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
+    """Certified bounds from steps whose losses are bounded, by b in all, and the rest, each seen by the group alone.
+
+    What leaves steps out tells no more: epsilon is at least that of either.  And with b they hide little: a single
+    record's power is g(x) <= h(e^b x), h being the rest's, so that h(c x) <= c h(x) for c >= 1, h being concave, gives
+    g^k(x) <= e^{(k-1) b} h^k(e^b x) for k records, and delta(eps) <= e^{(k-1) b} delta_rest(eps - k b).
+    """
+    parts = group.inner.parts()
+    little = [(part, count) for part, count in parts if math.isfinite(part.largest_loss)]
+    rest = [(part, count) for part, count in parts if not math.isfinite(part.largest_loss)]
+    if not little or not rest:
+        return 0.0, math.inf
+    without, alone = Group(compose(rest), group.size), Group(compose(little), group.size)
+    most = _largest(alone) * (1 + 1e-12)
+    deeper = log_delta - (group.size - 1) * most * (1 + 1e-12) - 1e-12 * (1 + abs(log_delta))
+    low = max(_at(one, log_delta, tolerance)[0] for one in (without, alone))
+    high = _at(without, deeper, tolerance)[1] + group.size * most
+    return low, high * (1 + 1e-12) if high <= EPSILON_LIMIT else math.inf
+
+
+def _at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
+    from hush.accounting.answers import epsilon as answered
+
+    if fits(group):
+        return epsilon(group, log_delta, tolerance)
+    if log_delta < _LOWEST:
+        return 0.0, math.inf
+    found = answered(group, math.exp(log_delta) * (1 - 1e-12), tolerance)
+    return answered(group, math.exp(log_delta) * (1 + 1e-12), tolerance).lower, found.upper
 
 
 def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, float]:

@@ -1,0 +1,54 @@
+"""Groups whose steps are seen apart: those with bounded losses, and the rest."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, RandomisedResponse, grouped
+from hush.accounting.groups import Group
+from hush.accounting.mechanisms import Mechanism
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+@pytest.mark.parametrize("delta", [0.3, 0.02, 1e-6])
+@pytest.mark.parametrize("coin", [0.01, 0.3, 2.0])
+def test_what_is_known_of_the_parts_encloses_what_can_be_listed(coin: float, delta: float, size: int) -> None:
+    inner = Guarantees.of(0.5, 1e-7) * 2 + RandomisedResponse(coin, ADD_REMOVE)
+    exact = inner.group(size).epsilon(delta)
+    low, high = grouped._apart(Group(inner, size), math.log(delta), 1e-3)
+    assert low <= exact.upper
+    assert high >= exact.lower
+    if delta > 1e-3:
+        assert high <= 3 * size * coin + 8 * exact.upper + 1  # nor does it say nothing
+
+
+@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize("rest", [Guarantees.of(0.7, 1e-4) * 3, Gaussian(1.5)], ids=["promises", "Gaussian"])
+def test_a_bounded_loss_adds_no_more_than_is_proved(rest: Mechanism, size: int) -> None:
+    coin = RandomisedResponse(0.4, ADD_REMOVE)
+    for extra in (0.01, 0.5, 1.0, 3.0):
+        whole = (rest + coin).group(size).delta(0.4 * size + extra)
+        assert whole.lower <= math.exp(0.4 * (size - 1)) * rest.group(size).delta(extra).upper
+
+
+@pytest.mark.parametrize(
+    ("inner", "size", "delta"),
+    [
+        (Gaussian(44.6923).poisson(1.31137e-06) * 120571 + Laplace(44.6923) * 3, 5, 1.3e-28),
+        (Gaussian(2.55524).poisson(3.90691e-06) * 1886 + Laplace(2.55524) * 3, 5, 4.7e-20),
+    ],
+    ids=["tiny rate", "few losses"],
+)
+def test_a_little_beside_a_sure_loss_leaves_the_answer_narrow(inner: Mechanism, size: int, delta: float) -> None:
+    found = inner.group(size).epsilon(delta)
+    assert found.upper - found.lower <= 5e-3 * found.upper < math.inf
+
+
+def test_a_plain_gaussian_beside_a_coin_agrees_with_the_chain() -> None:
+    inner = Gaussian(3.0) + RandomisedResponse(0.05, ADD_REMOVE)
+    low, high = grouped._apart(Group(inner, 4), math.log(1e-5), 1e-3)
+    found = inner.group(4).epsilon(1e-5)
+    assert low <= found.upper
+    assert found.lower <= high <= 1.2 * found.upper
