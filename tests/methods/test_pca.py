@@ -249,7 +249,7 @@ def test_as_a_layer_it_projects_and_is_not_trained() -> None:
         ({"epsilon": 1.0, "delta": 1e-5}, "not both"),
         ({"sampling": Shuffled()}, "in one sample"),
         ({"norm": -1.0}, "norm of rows"),
-        ({"batch": 3000}, "rate"),
+        ({"batch": 3000}, "can.t be expected of 1797"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_charged(options: dict[str, Any], message: str) -> None:
