@@ -46,6 +46,11 @@ def test_a_little_beside_a_sure_loss_leaves_the_answer_narrow(inner: Mechanism, 
     assert found.upper - found.lower <= 5e-3 * found.upper < math.inf
 
 
+def test_a_bounded_loss_beyond_the_limit_decides_alone() -> None:
+    found = (Gaussian(1.0).poisson(0.01) * 100 + Laplace(0.1) * 1000).group(50).epsilon(1e-5)
+    assert (found.lower, found.upper) == (1e4, math.inf)
+
+
 def test_a_plain_gaussian_beside_a_coin_agrees_with_the_chain() -> None:
     inner = Gaussian(3.0) + RandomisedResponse(0.05, ADD_REMOVE)
     low, high = grouped._apart(Group(inner, 4), math.log(1e-5), 1e-3)

@@ -54,8 +54,14 @@ def _apart(group: Group, log_delta: float, tolerance: float) -> tuple[float, flo
         return 0.0, math.inf
     without, alone = Group(compose(rest), group.size), Group(compose(little), group.size)
     most = _largest(alone) * (1 + 1e-12)
+    low = 0.0
+    for one in (alone, without):
+        low = max(low, _at(one, log_delta, tolerance)[0])
+        if low >= EPSILON_LIMIT:
+            return EPSILON_LIMIT, math.inf
+    if not group.size * most < EPSILON_LIMIT:
+        return low, math.inf
     deeper = log_delta - (group.size - 1) * most * (1 + 1e-12) - 1e-12 * (1 + abs(log_delta))
-    low = max(_at(one, log_delta, tolerance)[0] for one in (without, alone))
     high = _at(without, deeper, tolerance)[1] + group.size * most
     return low, high * (1 + 1e-12) if high <= EPSILON_LIMIT else math.inf
 
