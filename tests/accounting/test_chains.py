@@ -21,6 +21,7 @@ from hush.accounting import (
     grouped,
     links,
     powers,
+    rounds,
 )
 from hush.accounting.asked import Replaced
 from hush.accounting.closed import gaussian_curve
@@ -114,7 +115,7 @@ def test_a_chain_of_gaussians_agrees_with_the_closed_form(size: int, delta: floa
     exact = Gaussian(1.3 / size).epsilon(delta)
     curve, places = gaussian_curve(mu**2), np.append(0.0, np.geomspace(1e-3, 100.0, 200))
     oracle, rough = (lambda at, sizes, sharpness: curve(at)), links.Model(places, curve(places)[1])
-    low, high = chains.epsilon(oracle, rough, size, -math.inf, math.log(delta), 9e-4)
+    low, high = rounds.epsilon(oracle, rough, size, -math.inf, math.log(delta), 9e-4)
     assert low <= exact.upper
     assert high >= exact.lower
     assert high - low <= 9e-4 * high

@@ -11,7 +11,7 @@ from busy import BUSY
 from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize
 
-from hush.accounting import REPLACE_ONE, Gaussian, Laplace, Mechanism, chains, heavy, links, single
+from hush.accounting import REPLACE_ONE, Gaussian, Laplace, Mechanism, chains, heavy, links, rounds, single
 from hush.accounting import sampled as sampling
 from hush.accounting.answers import log_delta_curve
 from hush.accounting.cells import rough_look
@@ -68,7 +68,7 @@ def test_groups_of_gaussians_of_any_size_agree_with_the_closed_form(noise: float
     curve, places = gaussian_curve(noise**-2), np.append(0.0, np.geomspace(1e-3, 2e4, 300))
     exact = gaussian_curve((size / noise) ** 2)
     oracle, rough = (lambda at, sizes, sharpness: curve(at)), links.Model(places, curve(places)[1])
-    low, high = chains.epsilon(oracle, rough, size, -math.inf, math.log(delta), 9e-4)
+    low, high = rounds.epsilon(oracle, rough, size, -math.inf, math.log(delta), 9e-4)
     if low >= 1e4:
         assert exact(np.array([1e4]))[1][0] >= math.log(delta)
         return
@@ -82,7 +82,7 @@ def test_groups_of_gaussians_of_any_size_agree_with_the_closed_form(noise: float
 def test_a_groups_delta_agrees_with_the_closed_form(size: int, epsilon: float) -> None:
     curve, places = gaussian_curve(1.0), np.append(0.0, np.geomspace(1e-3, 100.0, 200))
     oracle, rough = (lambda at, sizes, sharpness: curve(at)), links.Model(places, curve(places)[1])
-    low, high = chains.log_delta(oracle, rough, size, -math.inf, epsilon, 9e-4)
+    low, high = rounds.log_delta(oracle, rough, size, -math.inf, epsilon, 9e-4)
     exact = gaussian_curve(float(size**2))(np.array([epsilon]))
     assert low <= exact[1][0]
     assert high >= exact[0][0]

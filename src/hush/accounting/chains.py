@@ -1,4 +1,4 @@
-"""Groups of records: epsilon and delta from a single record's curve, looked at closely where it matters.
+"""Groups of records: a single record's curve, looked at closely where the chain of a group's best attack meets it.
 
 With g(a) = min over e of delta(e) + e^e a the power of the best attack, a group of k has the power g(g(...g(a))), so
 
@@ -7,7 +7,8 @@ With g(a) = min over e of delta(e) + e^e a the power of the best attack, a group
 *Any* split bounds delta_k from above, with upper bounds on the k values delta(e_i).  And delta_k(eps) is at least
 g(g(...g(a))) - e^eps a at *any* level a, where lower bounds on delta at some points, with its convexity in e^e, give
 lines below which g doesn't fall (errors.py).  Both are sharp to second order in e_i and a, so a model of the curve
-(links.py) is enough to choose them, and a few points around each e_i are enough to ask for (asked.py).
+(links.py) is enough to choose them, and a few points around each e_i are enough to ask for (asked.py).  How often, and
+what follows for epsilon and delta: rounds.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting.asked import share
-from hush.accounting.crossing import EPSILON_LIMIT
 from hush.accounting.errors import corner
 from hush.accounting.links import Links, Model, extended
 from hush.accounting.losses import Array, Enclosed
@@ -29,25 +29,22 @@ Oracle = Callable[[Array, Array, float], tuple[Array, Array]]
 """Certified bounds on log delta of a single record at ascending epsilons >= 0, where it is about as large as the second
 row says, to about so much of it, or of 1."""
 
-_ROUNDS = 5
-_GLANCES = 2
-_SCALES = 0.8, 1.25
 _GLANCE = 2e-3  # of log delta, at a glance
 _APART = 0.05  # logs of epsilons where it is had
-_NARROWED = 0.7  # times what was known before: a look that was worth it
-_MOVED = 0.005  # of epsilon: links that moved no more are where they belong
-_SHARP = 1e-4  # of log delta, at first
+SHARP = 1e-4
+"""Of log delta, at first."""
 _LEVELS = np.append(np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 4096.0, 28))  # that are tried, beside the model's
 _BESIDE = 2.5  # widths on either side of a link where points are asked
 _FURTHER = np.array([2.0, 6.0, 14.0])  # and beyond them: where delta hardly falls other levels do as well
 _TOWARDS = 2.0 ** np.arange(7, -1, -1)
 _CLOSE = 0.05  # to the largest loss, as a share of the tolerance: closer is as good as there
-_TOLD = 0.5  # a log delta known that well corrects a model
+TOLD = 0.5
+"""A log delta known that well corrects a model."""
 _NEIGHBOURS = 4  # on either side, that a point is compared with
 _SHALLOW = 1.0  # losses of a whole group, where chains cross the diagonal and delta bends quickly
 _FILLED = 40  # points that are worth a whole stretch of epsilons
-_BEYOND = 1.001  # as a part of the largest epsilon that is told
-_MOST = 1500  # points asked in all
+MOST = 1500
+"""Points asked in all."""
 LONGEST = 1000
 """Links that are followed one by one."""
 
@@ -97,7 +94,7 @@ class Chain:
         self.places: Array = np.empty(0)
         self.ends: Array = np.empty(0)
         self.glanced: Array = np.empty(0)
-        self.sharpness = _SHARP
+        self.sharpness = SHARP
 
     def ask(self, points: Array) -> None:
         """Ask for more points."""
@@ -130,7 +127,7 @@ class Chain:
         if not known.any():
             return self.rough
         gaps = (self.upper - self.lower)[known]
-        known[known] = gaps <= max(4 * float(gaps.min()), _TOLD)
+        known[known] = gaps <= max(4 * float(gaps.min()), TOLD)
         return self._moved_to(self.epsilons[known], 0.5 * (self.lower + self.upper)[known])
 
     def above(self) -> Model:
@@ -195,7 +192,7 @@ class Chain:
             if last + 1 < at.size and at[last + 1] - at[last] < shared * width[last]:
                 continue
             begin, end = at[first] - _BESIDE * width[first], at[last] + _BESIDE * width[last]
-            count = min(math.ceil((end - begin) / float(width[first : last + 1].min())), _MOST // at.size + 8)
+            count = min(math.ceil((end - begin) / float(width[first : last + 1].min())), MOST // at.size + 8)
             points.append(np.linspace(max(begin, 0.0), end, count + 1))
             points += [np.maximum(begin - width[first] * _FURTHER, 0.0), end + width[last] * _FURTHER]
             first = last + 1
@@ -288,119 +285,3 @@ def _extended_to_zero(places: Array, lower: Array, upper: Array) -> float:
     length = math.expm1(min(float(places[1] - places[0]), 700.0))
     back = -math.expm1(-float(places[0]))
     return low + math.log1p(max(fall, 0.0) * back / length * (1 - 1e-12)) - 1e-12
-
-
-@np.errstate(all="ignore")
-def epsilon(
-    oracle: Oracle,
-    rough: Model,
-    size: int,
-    log_least: float,
-    log_delta: float,
-    tolerance: float,
-    largest: float = math.inf,
-) -> tuple[float, float]:
-    """Certified bounds on the group's epsilon, where a single record's delta is 0 from `largest` on."""
-    chain = Chain(oracle, rough, size, log_least, largest)
-    chain.sharpness = max(_SHARP, 0.1 * tolerance)
-    low, high, width = 0.0, math.inf, math.inf
-    links = _links(chain, log_delta)
-    for _ in range(_GLANCES):
-        chain.glance(links)
-        before, links = links, _links(chain, log_delta)
-        if abs(links.epsilon - before.epsilon) < _MOVED * links.epsilon:
-            break
-    for k in range(_ROUNDS):
-        sharpness = chain.sharpness
-        chain.sharpness = max(sharpness, links.spare / links.slopes.size / 1000)
-        chain.look(links, tolerance)
-        chain.sharpness = sharpness
-        links = _links(chain, log_delta)
-        if links.epsilon < 1e-3 * np.abs(links.slopes).sum() and _zero(chain, log_delta):
-            return 0.0, 0.0
-        low = max(low, chain.epsilon_below(links, log_delta))
-        if low >= EPSILON_LIMIT:
-            return EPSILON_LIMIT, math.inf
-        high = min(high, _above(chain, links, log_delta, tolerance))
-        if high - low <= max(tolerance * high, 1e-12) < math.inf or chain.epsilons.size > _MOST:
-            break
-        if k > 1 and not high - low < _NARROWED * width:
-            break  # nor would another look help
-        width = high - low
-        chain.sharpness /= 3 if high < 1.03 * low or k > 1 else 1  # the links are where they should be
-    return min(low, high), max(low, high)
-
-
-def _links(chain: Chain, log_delta: float) -> Links:
-    """The chain at that delta or, if it is further out, one that tells as much: of fewer records, if need be."""
-    beyond = chain.model.climb(log_delta - 1 - EPSILON_LIMIT, log_delta + 1, chain.size)
-    return chain.model.links(chain.size, log_delta=log_delta) if beyond is None else beyond
-
-
-def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> float:
-    """An epsilon that is seen to be large enough."""
-    wanted = log_delta
-    steep = math.exp(min(links.epsilon + links.level - links.log_delta, 50.0))
-    slack = 0.02 * tolerance * links.epsilon * steep + 1e-9
-    for k in range(6):
-        if links.epsilon > _BEYOND * EPSILON_LIMIT or links.slopes.size < chain.size:
-            break
-        over = chain.split(links.slopes) - log_delta
-        if over <= 0:
-            return max(links.epsilon + _sum_doubt(links.slopes), 0.0)
-        if not math.isfinite(over):
-            break
-        if k > 0 or over < _TOLD:
-            wanted -= 1.02 * over + slack
-        links = (chain.model if over < _TOLD else chain.above()).links(chain.size, log_delta=wanted)
-    return math.inf
-
-
-def _zero(chain: Chain, log_delta: float) -> bool:
-    """Whether delta is small enough at epsilon = 0."""
-    slopes = chain.model.links(chain.size, epsilon=0.0).slopes
-    return chain.split(_summing_to(slopes, 0.0)) <= log_delta
-
-
-def _summing_to(slopes: Array, epsilon: float) -> Array:
-    """Moved so that their sum is that, or a little less."""
-    moved = slopes + (epsilon - float(slopes.sum())) / slopes.size
-    return np.asarray(moved - _sum_doubt(moved) / slopes.size)
-
-
-def _sum_doubt(slopes: Array) -> float:
-    return 2.0**-50 * slopes.size * float(np.abs(slopes).sum())
-
-
-@np.errstate(all="ignore")
-def log_delta(
-    oracle: Oracle,
-    rough: Model,
-    size: int,
-    log_least: float,
-    at: float,
-    tolerance: float,
-    largest: float = math.inf,
-) -> tuple[float, float]:
-    """Certified bounds on log delta of the group at one epsilon."""
-    chain = Chain(oracle, rough, size, log_least, largest)
-    chain.sharpness = max(_SHARP, tolerance / 3)
-    low, high = -math.inf, 0.0
-    links = chain.model.links(size, epsilon=at)
-    for _ in range(_GLANCES):
-        chain.glance(links)
-        before, links = links, chain.model.links(size, epsilon=at)
-        if abs(links.log_delta - before.log_delta) < 0.3:
-            break
-    for _ in range(_ROUNDS):
-        chain.look(links, tolerance, for_delta=True)
-        links = chain.model.links(size, epsilon=at)
-        low = max(low, chain.log_delta_below(links.level, at))
-        for scale in (1.0, *_SCALES):  # where the curve is flat, the model's links may be off by that much
-            high = min(high, chain.split(_summing_to(scale * links.slopes, at)))
-            if high - low <= tolerance * max(1.0, -high):
-                return min(low, high), max(low, high)
-        if chain.epsilons.size > _MOST:
-            break
-        chain.sharpness /= 3 if high - low < 0.3 else 1
-    return min(low, high), max(low, high)

@@ -1,7 +1,8 @@
 """Groups of records: what a single record's curve is asked, and by whom.
 
 Where all that can happen may be listed, the group's own pair is exact.  Else epsilon and delta come from a chain of
-looks at the single record's curve (chains.py), and a whole curve, or a group among other releases, from two bands.
+looks at the single record's curve (chains.py, rounds.py), and a whole curve, or a group among other releases, from two
+bands.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hush.accounting import bounded, chains, scattered, single
+from hush.accounting import bounded, chains, rounds, scattered, single
 from hush.accounting.asked import Asked, Binned, Maker, Replaced, Sampled, Whole
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.crossing import EPSILON_LIMIT, is_narrow, within
@@ -37,7 +38,7 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
     apart = _apart(group, log_delta, tolerance)
     if is_narrow(*apart, tolerance):
         return apart
-    return within(apart, chains.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, _largest(group)))
+    return within(apart, rounds.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, _largest(group)))
 
 
 def _apart(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
@@ -79,7 +80,7 @@ def _at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]
 
 def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on log delta at one epsilon."""
-    return chains.log_delta(*_asked(group, epsilon=epsilon), epsilon, tolerance, _largest(group))
+    return rounds.log_delta(*_asked(group, epsilon=epsilon), epsilon, tolerance, _largest(group))
 
 
 def _largest(group: Group) -> float:

@@ -1,0 +1,139 @@
+"""Epsilon and delta of a group: rounds of looks at a single record's curve (chains.py), until both bounds meet.
+
+A glance puts the links where they belong.  Then each round looks around them, draws a lower bound from a level and an
+upper one from a split, and looks again, more closely, if these are too far apart.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hush.accounting.chains import MOST, SHARP, TOLD, Chain, Oracle
+from hush.accounting.crossing import EPSILON_LIMIT
+from hush.accounting.links import Links, Model
+from hush.accounting.losses import Array
+
+_ROUNDS = 5
+_GLANCES = 2
+_SCALES = 0.8, 1.25
+_NARROWED = 0.7  # times what was known before: a look that was worth it
+_MOVED = 0.005  # of epsilon: links that moved no more are where they belong
+_BEYOND = 1.001  # as a part of the largest epsilon that is told
+
+
+@np.errstate(all="ignore")
+def epsilon(
+    oracle: Oracle,
+    rough: Model,
+    size: int,
+    log_least: float,
+    log_delta: float,
+    tolerance: float,
+    largest: float = math.inf,
+) -> tuple[float, float]:
+    """Certified bounds on the group's epsilon, where a single record's delta is 0 from `largest` on."""
+    chain = Chain(oracle, rough, size, log_least, largest)
+    chain.sharpness = max(SHARP, 0.1 * tolerance)
+    low, high, width = 0.0, math.inf, math.inf
+    links = _links(chain, log_delta)
+    for _ in range(_GLANCES):
+        chain.glance(links)
+        before, links = links, _links(chain, log_delta)
+        if abs(links.epsilon - before.epsilon) < _MOVED * links.epsilon:
+            break
+    for k in range(_ROUNDS):
+        sharpness = chain.sharpness
+        chain.sharpness = max(sharpness, links.spare / links.slopes.size / 1000)
+        chain.look(links, tolerance)
+        chain.sharpness = sharpness
+        links = _links(chain, log_delta)
+        if links.epsilon < 1e-3 * np.abs(links.slopes).sum() and _zero(chain, log_delta):
+            return 0.0, 0.0
+        low = max(low, chain.epsilon_below(links, log_delta))
+        if low >= EPSILON_LIMIT:
+            return EPSILON_LIMIT, math.inf
+        high = min(high, _above(chain, links, log_delta, tolerance))
+        if high - low <= max(tolerance * high, 1e-12) < math.inf or chain.epsilons.size > MOST:
+            break
+        if k > 1 and not high - low < _NARROWED * width:
+            break  # nor would another look help
+        width = high - low
+        chain.sharpness /= 3 if high < 1.03 * low or k > 1 else 1  # the links are where they should be
+    return min(low, high), max(low, high)
+
+
+def _links(chain: Chain, log_delta: float) -> Links:
+    """The chain at that delta or, if it is further out, one that tells as much: of fewer records, if need be."""
+    beyond = chain.model.climb(log_delta - 1 - EPSILON_LIMIT, log_delta + 1, chain.size)
+    return chain.model.links(chain.size, log_delta=log_delta) if beyond is None else beyond
+
+
+def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> float:
+    """An epsilon that is seen to be large enough."""
+    wanted = log_delta
+    steep = math.exp(min(links.epsilon + links.level - links.log_delta, 50.0))
+    slack = 0.02 * tolerance * links.epsilon * steep + 1e-9
+    for k in range(6):
+        if links.epsilon > _BEYOND * EPSILON_LIMIT or links.slopes.size < chain.size:
+            break
+        over = chain.split(links.slopes) - log_delta
+        if over <= 0:
+            return max(links.epsilon + _sum_doubt(links.slopes), 0.0)
+        if not math.isfinite(over):
+            break
+        if k > 0 or over < TOLD:
+            wanted -= 1.02 * over + slack
+        links = (chain.model if over < TOLD else chain.above()).links(chain.size, log_delta=wanted)
+    return math.inf
+
+
+def _zero(chain: Chain, log_delta: float) -> bool:
+    """Whether delta is small enough at epsilon = 0."""
+    slopes = chain.model.links(chain.size, epsilon=0.0).slopes
+    return chain.split(_summing_to(slopes, 0.0)) <= log_delta
+
+
+def _summing_to(slopes: Array, epsilon: float) -> Array:
+    """Moved so that their sum is that, or a little less."""
+    moved = slopes + (epsilon - float(slopes.sum())) / slopes.size
+    return np.asarray(moved - _sum_doubt(moved) / slopes.size)
+
+
+def _sum_doubt(slopes: Array) -> float:
+    return 2.0**-50 * slopes.size * float(np.abs(slopes).sum())
+
+
+@np.errstate(all="ignore")
+def log_delta(
+    oracle: Oracle,
+    rough: Model,
+    size: int,
+    log_least: float,
+    at: float,
+    tolerance: float,
+    largest: float = math.inf,
+) -> tuple[float, float]:
+    """Certified bounds on log delta of the group at one epsilon."""
+    chain = Chain(oracle, rough, size, log_least, largest)
+    chain.sharpness = max(SHARP, tolerance / 3)
+    low, high = -math.inf, 0.0
+    links = chain.model.links(size, epsilon=at)
+    for _ in range(_GLANCES):
+        chain.glance(links)
+        before, links = links, chain.model.links(size, epsilon=at)
+        if abs(links.log_delta - before.log_delta) < 0.3:
+            break
+    for _ in range(_ROUNDS):
+        chain.look(links, tolerance, for_delta=True)
+        links = chain.model.links(size, epsilon=at)
+        low = max(low, chain.log_delta_below(links.level, at))
+        for scale in (1.0, *_SCALES):  # where the curve is flat, the model's links may be off by that much
+            high = min(high, chain.split(_summing_to(scale * links.slopes, at)))
+            if high - low <= tolerance * max(1.0, -high):
+                return min(low, high), max(low, high)
+        if chain.epsilons.size > MOST:
+            break
+        chain.sharpness /= 3 if high - low < 0.3 else 1
+    return min(low, high), max(low, high)
