@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hush.accounting import bounded, chains, rounds, scattered, single
+from hush.accounting import bounded, chains, rounds, scattered, single, subsampled
 from hush.accounting.asked import Asked, Binned, Maker, Replaced, Sampled, Whole
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.crossing import EPSILON_LIMIT, is_narrow, within
@@ -20,7 +20,7 @@ from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, surely_beyond
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
 from hush.accounting.links import Model
-from hush.accounting.losses import Array, Pair
+from hush.accounting.losses import Array, GaussianPair, Pair
 from hush.accounting.mechanisms import compose
 from hush.accounting.powers import Power, of_steps
 
@@ -70,6 +70,8 @@ def _apart(group: Group, log_delta: float, tolerance: float) -> tuple[float, flo
 def _at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
     from hush.accounting.answers import epsilon as answered
 
+    if group.mu is not None:
+        return subsampled.epsilon(subsampled.Composition((), group.mu**2), log_delta)
     if fits(group):
         return epsilon(group, log_delta, tolerance)
     if log_delta < _LOWEST:
@@ -182,10 +184,12 @@ def _smooth(places: Array, values: Array, at: Array) -> Array:
 def pair(group: Group, floor: float = 0.0) -> Pair:
     """The pair of a group of records, between those of the two bands of the single record's curve.
 
-    They end where what is left adds no more than the floor to the group's delta.
+    They end where what is left adds no more than the floor to the group's delta.  Plain Gaussians stay one.
     """
     from hush.accounting import answers
 
+    if group.mu is not None:
+        return GaussianPair(group.mu)
     known = listed(group)
     if known is not None:
         below = above = known
