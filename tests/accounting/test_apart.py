@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Guarantees, Laplace, RandomisedResponse, grouped
 from hush.accounting.groups import Group
@@ -102,3 +104,39 @@ def test_several_plain_gaussians_beside_bounded_losses(size: int) -> None:
     assert found.lower <= alone.upper
     assert alone.lower <= found.upper
     assert found.upper - found.lower <= 1e-3 * found.upper
+
+
+def pair_of_records(log_ratios: list[float], masses: list[float], mu: float, epsilon: float) -> float:
+    """delta of two records: the best split of epsilon; a single record's is a mean of Gaussian curves."""
+
+    def gaussian(e: np.ndarray) -> np.ndarray:
+        return np.asarray(ndtr(mu / 2 - e / mu) - np.exp(e) * ndtr(-mu / 2 - e / mu))
+
+    def single(e: np.ndarray) -> np.ndarray:
+        forward = sum(mass * gaussian(e - loss) for loss, mass in zip(log_ratios, masses, strict=True))
+        backward = sum(
+            mass * math.exp(-loss) * gaussian(e + loss) for loss, mass in zip(log_ratios, masses, strict=True)
+        )
+        return np.asarray(np.maximum(forward, backward))
+
+    def either(e: np.ndarray) -> np.ndarray:
+        size = np.abs(e)
+        return np.where(e >= 0, single(size), -np.expm1(-size) + np.exp(-size) * single(size))
+
+    splits = np.linspace(-1.0, epsilon + 1.0, 200_001)
+    return float((either(splits) * np.exp(epsilon - splits) + either(epsilon - splits)).min())
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-4])
+def test_coins_on_a_sample_beside_plain_gaussians(delta: float) -> None:
+    rate, coin, noise = 0.187, 1.245, 2.0
+    inner = RandomisedResponse(coin, ADD_REMOVE).poisson(rate) + Gaussian(noise) * 3
+    found = inner.group(2).epsilon(delta)
+    truth = math.exp(coin) / (1 + math.exp(coin))
+    absent = [1 - truth, truth]
+    seen = [(1 - rate) * q + rate * (1 - q) for q in absent]
+    losses = [math.log(p / q) for p, q in zip(seen, absent, strict=True)]
+    mu = math.sqrt(3) / noise
+    assert found.upper - found.lower <= 1e-3 * found.upper
+    assert pair_of_records(losses, seen, mu, found.lower) >= delta * (1 - 1e-6)
+    assert pair_of_records(losses, seen, mu, found.upper) <= delta * (1 + 1e-6)
