@@ -544,6 +544,22 @@ def test_losses_from_code_that_is_not_seen_may_be_anywhere() -> None:
 
 
 class TestCompany:
+    def test_a_record_that_other_sizes_round_in_another_way_stops_nothing(self) -> None:
+        """As products of several threads do; here it is made up, so that it happens on every machine."""
+        torch.manual_seed(0)
+        layer = nn.Linear(8, 1)
+        x, y = torch.randn(5, 8), torch.randn(5)
+        x[0] *= 1e8
+
+        def losses(x: Tensor, y: Tensor) -> Tensor:
+            rounding = torch.where(x.abs().amax(1) > 1e6, 0.02 * len(x), 0.0)
+            out: Tensor = rounding + (layer(x / x.norm(dim=1, keepdim=True)).squeeze(1) - y) ** 2
+            return out
+
+        for first in range(5):
+            given = x.roll(first, 0), y.roll(first, 0)
+            refuse_company(losses, given, losses(*given))
+
     def test_a_record_whose_numbers_all_but_cancel_stops_nothing(self) -> None:
         """Its loss alone, by another algorithm, differs by rounding."""
         torch.manual_seed(0)

@@ -49,8 +49,9 @@ def _in_other_company(losses: Losses, batch: Sequence[Any], n: int, last: int, t
     Small batches are repeated up to sizes at which an example is rounded as in any larger one, and asked about at
     places that are alike in this, too (`filling`). The random numbers are the same each time, and so are the shapes: a
     dropout layer draws the same masks. Of twice as many, or in another row, it doesn't: that is asked only where
-    nothing is random. Values alone don't tell what is: beside one example's huge loss all others' look the same, and
-    dropout may twice leave it the same mask by chance.
+    nothing is random. There an example may be rounded in another way, which shows where huge numbers all but cancel: so
+    it counts only if it happens in the same row whichever examples are there. Values alone don't tell what is random:
+    beside one example's huge loss all others' look the same, and dropout may twice leave it the same mask by chance.
     """
     times = -(-2 * VECTOR // n)
     size, whole = n * times, _each(batch, lambda x: torch.cat([x] * times))
@@ -74,8 +75,16 @@ def _in_other_company(losses: Losses, batch: Sequence[Any], n: int, last: int, t
             return True
     if random or not all(_close(drawn(whole), once, once, tolerance) for _ in range(2)):
         return False
-    twice, later = drawn(_each(whole, lambda x: torch.cat([x, x])), 2 * size), drawn(_each(whole, _later))
-    return not same(twice[asked], once[asked]) or not same(later[VECTOR], once[0])
+
+    def moved(order: int) -> Tensor:
+        """Rows whose losses are others among twice as many, or further down."""
+        rolled = _each(whole, lambda x: x.roll(order, 0))
+        here = drawn(rolled)
+        twice, later = drawn(_each(rolled, lambda x: torch.cat([x, x])), 2 * size), drawn(_each(rolled, _later))
+        return torch.stack([_far(found, here, here, 1e3 * tolerance) for found in (twice[:size], later.roll(-VECTOR))])
+
+    places = moved(0)
+    return bool(places[:, asked].any()) and bool((places & moved(1) & moved(2)).any())
 
 
 def _each(batch: Sequence[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
@@ -93,5 +102,9 @@ def _losses(losses: Losses, batch: Sequence[Any], n: int) -> Tensor:
 
 
 def _close(found: Tensor, expected: Tensor, among: Tensor, tolerance: float) -> bool:
+    return not bool(_far(found, expected, among, tolerance).any())
+
+
+def _far(found: Tensor, expected: Tensor, among: Tensor, tolerance: float) -> Tensor:
     scale = among.abs().max().clamp_min(1e-6)
-    return not bool(((found - expected).abs() > tolerance * scale).any())  # what isn't finite can't be told
+    return (found - expected).abs() > tolerance * scale  # what isn't finite can't be told
