@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 
+import mpmath
 import numpy as np
 import pytest
 from busy import BUSY
 
 from hush.accounting import Bounds, Gaussian, Guarantees, Laplace, Mechanism, Projected
-from hush.accounting.hopeless import surely_beyond
+from hush.accounting.hopeless import log_delta_above, surely_beyond
 from hush.accounting.losses import GaussianPair, LaplacePair, Poisson, randomised_response
 
 
@@ -37,6 +38,18 @@ def test_what_is_just_below_the_limit_is_not_taken_for_hopeless() -> None:
         assert not surely_beyond([(GaussianPair(1.0), steps)], math.log(0.9))
     assert surely_beyond([(GaussianPair(1.0), 22_000)], math.log(0.3))
     assert not surely_beyond([(GaussianPair(1.0), 22_000)], math.log(1 - 1e-9))
+
+
+@pytest.mark.parametrize("epsilon", [10.0, 1000.0, 1e4])
+@pytest.mark.parametrize("part", [1.0, 1.03, 1.3, 3.0])
+def test_a_delta_next_to_one_is_seen_and_never_too_large(epsilon: float, part: float) -> None:
+    steps = round(2 * part * epsilon)  # losses of N(1/2, 1) each
+    mu = mpmath.sqrt(steps)
+    exact = mpmath.log(mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu))
+    seen = log_delta_above([(GaussianPair(1.0), steps)], epsilon)
+    assert seen <= exact
+    if part == 3.0 and epsilon >= 1000:
+        assert seen > -2e-3
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -89,6 +89,26 @@ def test_a_groups_delta_agrees_with_the_closed_form(size: int, epsilon: float) -
     assert high - low <= 9e-4 * max(1.0, -high)
 
 
+@pytest.mark.parametrize("size", [60, 70, 90])
+def test_a_delta_next_to_one_takes_few_looks(size: int) -> None:
+    """At epsilon 1e4 it is 0.73, 1 - 1e-9 and 1 - 1e-83: the more a group is beyond, the less need be asked."""
+    asked: list[int] = []
+    curve, places = gaussian_curve(2.37**2), np.append(0.0, np.geomspace(1e-3, 2e4, 300))
+
+    def oracle(at: np.ndarray, sizes: np.ndarray, sharpness: float) -> tuple[np.ndarray, np.ndarray]:
+        asked.append(at.size)
+        lower, upper = curve(at)
+        return lower - 0.01, np.minimum(upper + 0.01, 0.0)
+
+    rough = links.Model(places, curve(places)[1])
+    low, high = rounds.log_delta(oracle, rough, size, -math.inf, 1e4, 9e-4)
+    exact = gaussian_curve((2.37 * size) ** 2)(np.array([1e4]))
+    assert low <= exact[1][0]
+    assert high >= exact[0][0]
+    assert size == 60 or high - low <= 9e-4
+    assert size == 60 or sum(asked) < 100
+
+
 @pytest.mark.parametrize("pair", [Uniform(GaussianPair(0.4), 0.3), Poisson(GaussianPair(0.4), 0.3), GaussianPair(2.0)])
 @pytest.mark.parametrize("depth", [-300.0, -900.0, -4000.0])
 def test_bins_enclose_deltas_that_are_no_floating_point_numbers(pair: Pair, depth: float) -> None:

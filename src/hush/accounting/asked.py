@@ -41,6 +41,7 @@ _BINNED = 3e-4  # of log delta: what bins know at once
 _FURTHEST = 8.0  # times as far, where lines serve as much
 _SAME = 0.003  # where a new one would say the same
 _FURTHER = 1.5  # as deep as that a line may be asked, as a multiple of its own log delta
+_DEEPER = 8.0  # logs: labelled integrals so much sharper than they need be serve far to the left
 _REACH = 0.6  # and where a line that is kept may be sharp
 
 
@@ -160,7 +161,7 @@ class Sampled:
     def _jumps(self, epsilon: float, size: float, enough: float) -> Curve | None:
         best, narrowest = None, math.inf
         for _ in range(4):
-            aim = float(np.clip(math.log(enough) - 1.0, -16.0, -8.0))
+            aim = float(np.clip(math.log(enough) - _DEEPER, -20.0, -12.0))
             found = jumps.jumps(self.composition.steps, self.direction, epsilon, size, aim, self.before)
             if found is None:
                 size -= 12
@@ -297,19 +298,17 @@ class Asked:
                 line, own = kept[k], where[nearest[where, rank] == k]
                 ask(line.curve, own[np.abs(epsilons[own] - line.at) <= _REACH * max(line.at, 1e-3)])
         lines, lost, further = 0, 0, 1.0
+        # from the right: what is cut off beyond one epsilon is negligible at smaller ones
         while (left := waiting()).size and lines < _LINES and lost < _LOST:
-            first = epsilons[left[0]]
+            at, size = float(epsilons[left[-1]]), float(sizes[left[-1]])
             # curves bend near the end
-            reach = min(first * _CLOSE * further + 1e-12, 0.5 * max(maker.largest - first, 0.0))
-            close = left[(epsilons[left] <= first + reach) | (sizes[left] > sizes[left[0]] - _ALIKE)]
-            middle = close[close.size // 2]
-            at = float(epsilons[middle])
+            reach = min(at * _CLOSE * further + 1e-12, max(maker.largest - at, 0.0))
+            close = left[(epsilons[left] >= at - reach) | (sizes[left] < size + _ALIKE)]
             tried[close] = True
             if np.isfinite(enough[close]).all():
-                upper[close] = np.fmin(upper[close], maker.bound(epsilons[close], at, float(sizes[middle])))
+                upper[close] = np.fmin(upper[close], maker.bound(epsilons[close], at, size))
                 if np.all(upper[close] <= enough[close]):
                     continue
-            size = float(sizes[middle])
             if any(line.knows(at, size, tolerance, maker.largest) for line in kept):
                 continue  # it would be no sharper
             lines += 1
@@ -317,7 +316,7 @@ class Asked:
             lost += made is None or not _width(made, at) < _USELESS * max(100.0, -size)
             if made is not None:
                 kept.append(Kept(at, size, tolerance, made))
-                ask(made, left[epsilons[left] <= first * (1 + _REACH) + 1e-3])
+                ask(made, left[epsilons[left] >= at * (1 - _REACH) - 1e-3])
             # where lines serve all they were set up for the next may be further apart
             tried[close] = False
             served = not np.isin(close, waiting()).any()

@@ -148,7 +148,7 @@ class Chain:
         # what is close together would say nothing of a slope
         first = np.unique(np.floor(np.log(at) / _APART), return_index=True)[1]
         self.glanced = at = at[first]
-        sharpness, self.sharpness = self.sharpness, _GLANCE
+        sharpness, self.sharpness = self.sharpness, max(_GLANCE, links.spare / links.slopes.size / 1000)
         self.ask(at)
         self.sharpness = sharpness
 
@@ -217,20 +217,21 @@ class Chain:
         self.places = np.union1d(self.places, new)
         self.ask(new)
 
-    def lines(self) -> tuple[Array, Array]:
+    def lines(self, *, glanced: bool = False) -> tuple[Array, Array]:
         """Lines below g from end to end: their mirror images belong to the other side of the diagonal."""
-        at = np.searchsorted(self.epsilons, self.places)
-        sharp = _sharp(np.nan_to_num(self.upper[at] - self.lower[at], nan=math.inf)) | np.isin(self.places, self.ends)
-        at, places = at[sharp], self.places[sharp]
+        places = self.glanced if glanced else self.places
+        at = np.searchsorted(self.epsilons, places)
+        sharp = _sharp(np.nan_to_num(self.upper[at] - self.lower[at], nan=math.inf)) | np.isin(places, self.ends)
+        at, places = at[sharp], places[sharp]
         lower, upper = self.lower[at], self.upper[at]
         slopes, values = lines_below(places, lower, upper, self.log_least)
         # from 0 to the first point delta is above its first chord, extended
         slopes, values = np.append(slopes, 0.0), np.append(values, _extended_to_zero(places, lower, upper))
         return np.append(slopes, -slopes), np.append(values, extended(-slopes, values))
 
-    def powers(self, levels: Array, size: int) -> Array:
-        """Lower bounds on the logs of a group's powers at logs of levels."""
-        slopes, values = self.lines()
+    def powers(self, levels: Array, size: int, *, glanced: bool = False) -> Array:
+        """Lower bounds on the logs of a group's powers at logs of levels, from what was looked at or glanced at."""
+        slopes, values = self.lines(glanced=glanced)
         found = levels
         for _ in range(size):
             found = np.logaddexp(values, np.add.outer(found, slopes)).min(axis=1)
@@ -245,22 +246,22 @@ class Chain:
         size = float(np.abs(slopes).sum()) + float(np.abs(logs[np.isfinite(logs)]).max(initial=0.0))
         return float(np.logaddexp.reduce(logs + after)) + _margin(self.size, size)
 
-    def epsilon_below(self, links: Links, log_delta: float) -> float:
+    def epsilon_below(self, links: Links, log_delta: float, *, glanced: bool = False) -> float:
         """An epsilon at which delta is still too large; 0 where none was seen.
 
         Links may be fewer than the group's records: its power is at least that of fewer.
         """
         levels = np.minimum(links.level + _LEVELS, 0.0)
-        powers = self.powers(levels, links.slopes.size)
+        powers = self.powers(levels, links.slopes.size, glanced=glanced)
         with np.errstate(invalid="ignore", divide="ignore"):
             found = powers + np.log(-np.expm1(log_delta - powers)) - levels
         best = float(np.nanmax(found, initial=0.0))
         return max(best - _margin(1, abs(links.level)), 0.0)
 
-    def log_delta_below(self, level: float, epsilon: float) -> float:
+    def log_delta_below(self, level: float, epsilon: float, *, glanced: bool = False) -> float:
         """A lower bound on log delta of the group."""
         levels = np.minimum(level + _LEVELS, 0.0)
-        powers = self.powers(levels, self.size)
+        powers = self.powers(levels, self.size, glanced=glanced)
         with np.errstate(invalid="ignore", divide="ignore"):
             found = powers + np.log(-np.expm1(epsilon + levels + _margin(1, abs(level) + epsilon) - powers))
         return float(np.nanmax(found, initial=-math.inf))

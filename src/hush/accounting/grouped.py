@@ -14,10 +14,11 @@ import numpy as np
 
 from hush.accounting import bounded, chains, rounds, scattered, single, subsampled
 from hush.accounting.asked import Asked, Binned, Maker, Replaced, Sampled, Whole
+from hush.accounting.closed import gaussian_curve
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.crossing import EPSILON_LIMIT, is_narrow, within
 from hush.accounting.groups import Group
-from hush.accounting.hopeless import least_delta, surely_beyond
+from hush.accounting.hopeless import least_delta, log_delta_above, surely_beyond
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
 from hush.accounting.links import Model
 from hush.accounting.losses import Array, GaussianPair, Pair
@@ -82,7 +83,18 @@ def _at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]
 
 def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on log delta at one epsilon."""
+    seen = _log_seen(group, epsilon)
+    if seen > -tolerance:
+        return seen, 0.0
     return rounds.log_delta(*_asked(group, epsilon=epsilon), epsilon, tolerance, _largest(group))
+
+
+def _log_seen(group: Group, epsilon: float) -> float:
+    """A lower bound on log delta at a glance: that of a single record, and that of the plain Gaussians alone."""
+    parts = group.inner.parts()
+    squared = math.fsum(count * part.mu**2 for part, count in parts if part.mu is not None)
+    alone = gaussian_curve(group.size**2 * squared)(np.array([epsilon]))[0][0] if squared > 0 else -math.inf
+    return max(float(alone), *(log_delta_above(steps, epsilon) for steps in directions(group.inner)))
 
 
 def _largest(group: Group) -> float:

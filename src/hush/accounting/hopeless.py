@@ -1,8 +1,8 @@
-"""Compositions whose epsilon is beyond 1e4, seen at a glance.
+"""Compositions whose epsilon is beyond 1e4, or whose delta is next to 1, seen at a glance.
 
-With the mean m and the variance v of the total loss under P, Chebyshev's inequality gives, for m > 1e4 + 1,
+With the mean m and the variance v of the total loss under P, Chebyshev's inequality gives, for m > eps + y, y > 0,
 
-    delta(1e4) >= (1 - 1/e) P(L > 1e4 + 1) >= (1 - 1/e) (1 - v / (m - 1e4 - 1)^2).
+    delta(eps) >= (1 - e^-y) P(L > eps + y) >= (1 - e^-y) (1 - v / (m - eps - y)^2).
 
 Mean and variance are those of laws that reveal less: the losses binned roughly, each bin seen as one outcome.  And
 delta is never below the chance of an infinite loss.
@@ -22,6 +22,7 @@ from hush.accounting.losses import Enclosed, Pair
 from hush.accounting.projection import glance
 
 _PLACES = np.geomspace(1e-6, 3e4, 60)
+_SPARES = np.array([1.0, 5.0, 20.0])
 _EDGES = np.concatenate([-_PLACES[::-1], [0.0], _PLACES])
 
 
@@ -39,13 +40,19 @@ def surely_beyond(steps: Sequence[tuple[Pair, int]], log_delta: float) -> bool:
         return True
     if any(glance(pair) is not pair for pair, _ in steps):
         with_projections = [(glance(pair), count) for pair, count in steps]
-        if _seen(with_projections, doubted=False) <= log_delta - 1:
+        if _seen(with_projections, EPSILON_LIMIT, doubted=False) <= log_delta - 1:
             return False  # a glance costs less, and decides nothing else
-    return _seen(steps, doubted=True) > log_delta
+    return _seen(steps, EPSILON_LIMIT, doubted=True) > log_delta
 
 
-def _seen(steps: Sequence[tuple[Pair, int]], doubted: bool) -> float:
-    """log of the bound on delta(1e4); with masses as far off as they may be, or as they are."""
+@np.errstate(all="ignore")
+def log_delta_above(steps: Sequence[tuple[Pair, int]], epsilon: float) -> float:
+    """A lower bound on log delta, seen without composing anything: it tells where delta is next to 1."""
+    return _seen(steps, epsilon, doubted=True)
+
+
+def _seen(steps: Sequence[tuple[Pair, int]], epsilon: float, doubted: bool) -> float:
+    """log of the bound on delta; with masses as far off as they may be, or as they are."""
     mean = variance = log_kept = 0.0
     for pair, count in steps:
         lower = pair.lower if isinstance(pair, Enclosed) else pair
@@ -61,7 +68,7 @@ def _seen(steps: Sequence[tuple[Pair, int]], doubted: bool) -> float:
         mean += count * centre
         variance += count * float(p @ (losses - centre) ** 2) / kept
         log_kept += count * min(math.log(kept), 0.0)
-    gap = mean * (1 - 1e-9) - EPSILON_LIMIT - 1
-    if gap <= 0 or variance >= 0.9 * gap**2:
-        return -math.inf
-    return log_kept + math.log1p(-1.01 * variance / gap**2) + math.log(0.63)
+    gap = mean * (1 - 1e-9) - epsilon
+    spares = np.minimum(_SPARES, 0.5 * gap)
+    seen = np.log(-np.expm1(-spares)) + np.log(np.maximum(1 - 1.01 * variance / (gap - spares) ** 2, 0.0))
+    return log_kept + float(seen.max()) - 1e-12 if gap > 0 else -math.inf

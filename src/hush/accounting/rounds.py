@@ -7,6 +7,7 @@ upper one from a split, and looks again, more closely, if these are too far apar
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ _GLANCES = 2
 _SCALES = 0.8, 1.25
 _NARROWED = 0.7  # times what was known before: a look that was worth it
 _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
+_FURTHER = 1.1  # times an epsilon where delta is next to 1: if it still is there, a rough look will do
 _BEYOND = 1.001  # as a part of the largest epsilon that is told
 
 
@@ -41,6 +43,8 @@ def epsilon(
     for _ in range(_GLANCES):
         chain.glance(links)
         before, links = links, _links(chain, log_delta)
+        if links.spare > 0 and chain.epsilon_below(links, log_delta, glanced=True) >= EPSILON_LIMIT:
+            return EPSILON_LIMIT, math.inf
         if abs(links.epsilon - before.epsilon) < _MOVED * links.epsilon:
             break
     for k in range(_ROUNDS):
@@ -68,6 +72,14 @@ def _links(chain: Chain, log_delta: float) -> Links:
     """The chain at that delta or, if it is further out, one that tells as much: of fewer records, if need be."""
     beyond = chain.model.climb(log_delta - 1 - EPSILON_LIMIT, log_delta + 1, chain.size)
     return chain.model.links(chain.size, log_delta=log_delta) if beyond is None else beyond
+
+
+def _links_at(chain: Chain, at: float, tolerance: float) -> Links:
+    """The chain at that epsilon or, where delta is next to 1, one further out that says so with something to spare."""
+    further = chain.model.links(chain.size, epsilon=_FURTHER * at + 1)
+    if further.log_delta > math.log1p(-0.5 * tolerance):
+        return replace(further, spare=further.epsilon - at)
+    return chain.model.links(chain.size, epsilon=at)
 
 
 def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> float:
@@ -119,16 +131,26 @@ def log_delta(
     chain = Chain(oracle, rough, size, log_least, largest)
     chain.sharpness = max(SHARP, tolerance / 3)
     low, high = -math.inf, 0.0
-    links = chain.model.links(size, epsilon=at)
+    links = _links_at(chain, at, tolerance)
     for _ in range(_GLANCES):
         chain.glance(links)
-        before, links = links, chain.model.links(size, epsilon=at)
+        before, links = links, _links_at(chain, at, tolerance)
+        if links.spare > 0 and (low := chain.log_delta_below(links.level, at, glanced=True)) >= -tolerance:
+            return low, high
         if abs(links.log_delta - before.log_delta) < 0.3:
             break
     for _ in range(_ROUNDS):
+        sharpness = chain.sharpness
+        chain.sharpness = max(sharpness, links.spare / size / 1000)
         chain.look(links, tolerance, for_delta=True)
+        chain.sharpness = sharpness
+        level, spare = links.level, links.spare
         links = chain.model.links(size, epsilon=at)
-        low = max(low, chain.log_delta_below(links.level, at))
+        low = max(low, chain.log_delta_below(level if spare > 0 else links.level, at))
+        if low >= -tolerance:
+            break
+        if spare > 0:
+            continue
         for scale in (1.0, *_SCALES):  # where the curve is flat, the model's links may be off by that much
             high = min(high, chain.split(_summing_to(scale * links.slopes, at)))
             if high - low <= tolerance * max(1.0, -high):
