@@ -200,7 +200,11 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
     elif finite is not None:
         lower, upper = finite(epsilons)
     else:
-        curves = [_log_delta(steps, epsilons, usual_tolerance(mechanism)) for steps in directions(mechanism, floor)]
+        curves: list[tuple[Array, Array]] = []
+        for steps in directions(mechanism, floor):
+            if curves and epsilons.size <= _FEW and heavy.fits(steps) and _is_below(steps, epsilons, curves[0][0]):
+                continue  # the other direction has the larger delta
+            curves.append(_log_delta(steps, epsilons, usual_tolerance(mechanism)))
         lower = np.max([low for low, _ in curves], axis=0)
         upper = np.max([high for _, high in curves], axis=0)
     lower, upper = np.where(beyond, -np.inf, lower), np.where(beyond, -np.inf, np.minimum(upper, 0.0))
@@ -232,6 +236,11 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
             return lower, upper
     low, high = lattice.log_delta(steps, epsilons, tolerance)
     return np.maximum(lower, low), np.minimum(upper, high)
+
+
+def _is_below(steps: Steps, epsilons: Array, log_deltas: Array) -> bool:
+    """Whether a glance shows that a heavy-tailed curve lies nowhere above these values."""
+    return all(heavy.is_below(steps, float(e), float(log)) for e, log in zip(epsilons, log_deltas, strict=True))
 
 
 def _settled(lower: Array, upper: Array, tolerance: float) -> bool:

@@ -19,6 +19,10 @@ from hush.accounting.losses import Array, Pair
 from hush.accounting.survey import Survey
 
 Steps = Sequence[tuple[Pair, int]]
+Span = tuple[int, int]
+"""A bracket's first and last cell."""
+Seen = dict[Span, tuple[float, float]]
+"""log delta of brackets, and its slope, as an earlier computation nearby found them."""
 
 _BEYOND = 14.0  # losses that far above epsilon count as infinite: it costs exp(-14) of their mass
 _RATIO = 1.25  # of neighbouring ends of brackets, before some are joined
@@ -34,6 +38,9 @@ _SHALLOW = -600.0  # log of such a delta
 _BINS = 25_000  # at most, of all kinds together
 _LONG = 50_000_000  # steps
 _FEW = 0.1  # large losses expected: with more of them they aren't one at a time
+_BENT = 40.0  # a second difference beyond which three values aren't on a parabola
+_STEEP = 400.0  # bins a bracket may have for that its line is steep
+_FINENESS = 4  # of the points: deep deltas have steep orders
 MANY = 10  # kinds of steps that share a budget
 
 
@@ -50,16 +57,24 @@ class Rough:
     @cached_property
     def logs(self) -> tuple[Array, Array]:
         """Lambda of the losses up to each end, and by how much it exceeds the one before: (cells, orders) each."""
-        below = np.logaddexp.accumulate(self.cells, axis=1)
         counts = self.survey.counts
+        total = np.tensordot(counts, np.logaddexp.accumulate(self.cells, axis=1), axes=1)
+        return total, np.tensordot(counts, self._rises, axes=1)
+
+    @cached_property
+    def _rises(self) -> Array:
+        """The same of one step of each kind: (kinds, cells, orders)."""
+        below = np.logaddexp.accumulate(self.cells, axis=1)
         rises = np.logaddexp(0.0, np.maximum(self.cells[:, 1:] - below[:, :-1], -1e5))
-        total = np.tensordot(counts, below, axes=1)
-        rises = np.concatenate([np.zeros((1, total.shape[1])), np.tensordot(counts, rises, axes=1)])
-        return total, rises
+        return np.concatenate([np.zeros_like(rises[:, :1]), rises], axis=1)
 
     def rise(self, first: int, last: int) -> Array:
         """By how much Lambda grows from below the first cell to the last: a sum, so that little keeps its digits."""
         return np.asarray(self.logs[1][first : last + 1].sum(axis=0))
+
+    def own_rise(self, kind: int, first: int, last: int) -> Array:
+        """The part of it that one step of a kind has."""
+        return np.asarray(self._rises[kind, first : last + 1].sum(axis=0))
 
     def log_mgf(self, first: int, last: int) -> Array:
         """log of the brackets' transform at the orders: the largest loss in the cells first..last."""
@@ -104,6 +119,11 @@ class Rough:
         spread = np.maximum(variance, 0.0) + c**-2 + (c + 1) ** -2
         values = here - c * epsilon - np.log(c * (c + 1)) - 0.5 * np.log(2 * math.pi * spread)
         values = np.where(np.isfinite(values), np.minimum(values, bounds[rows, k]), -np.inf)
+        # by how much the bound is less at the saddle point itself, between the orders (a parabola in their logarithms)
+        one, two, three = (bounds[rows, k + j] for j in (-1, 0, 1))
+        bend = one - 2 * two + three
+        fall = np.where(bend < _BENT, (three - one) ** 2 / (8 * bend), 0.0)
+        values -= np.where((two <= np.minimum(one, three)) & np.isfinite(fall), fall, 0.0)
         large = self.ends > 0.5 * epsilon
         large[0] = False
         rare = float(self.survey.counts @ self.survey.masses[:, self.survey.nodes > 0.5 * epsilon].sum(axis=1)) < _FEW
@@ -175,7 +195,7 @@ class Rough:
 
 
 def rough_look(steps: Steps) -> Rough:
-    survey = Survey(tuple(steps))
+    survey = Survey(tuple(steps), fineness=_FINENESS if len(steps) < MANY else 1)
     nodes, masses, counts = survey.nodes, survey.masses, survey.counts
     whole = np.maximum(masses.sum(axis=1), 1e-300)
     centres = masses @ nodes / whole
@@ -224,19 +244,23 @@ class Aim:
         return max(sum(share * c for share, c in zip(self.shares, self.slopes, strict=True)), 1e-12)
 
 
-def aim_at(rough: Rough, epsilon: float, log_delta: float) -> Aim:
+def aim_at(rough: Rough, epsilon: float, log_delta: float, seen: Seen | None = None) -> Aim:
     groups = rough.groups(epsilon)
+    cells = rough.sizes(epsilon)
     sizes, before = (
-        np.array([np.logaddexp.reduce(rough.sizes(at)[first : last + 1]) for first, last in groups])
-        for at in (epsilon, 0.95 * epsilon)
+        np.array([np.logaddexp.reduce(found[first : last + 1]) for first, last in groups])
+        for found in (cells, rough.sizes(0.95 * epsilon))
     )
     orders = [rough.order(first, last, epsilon) for first, last in groups]
     # a line's order is a rough slope too, and it knows of what lies further off
     falls = (before - sizes) / (0.05 * epsilon + 1e-12)
-    slopes = np.fmax(np.where(np.isfinite(falls), falls, 0.0), 0.3 * np.array(orders)).tolist()
-    total = float(np.logaddexp.reduce(sizes))
+    for k, span in enumerate(groups):
+        sizes[k], falls[k] = (seen or {}).get(span, (sizes[k], falls[k]))
+    slopes = np.fmax(np.where(np.isfinite(falls), falls, 0.0), 0.3 * np.array(orders))
+    beyond = np.append(cells[groups[-1][1] + 1 :], math.log(max(rough.survey.infinite, 1e-300)))
+    total = float(np.logaddexp.reduce(np.append(sizes, beyond)))
     shares = tuple(np.exp(sizes - total).tolist())
-    return Aim(epsilon, tuple(groups), tuple(orders), shares, tuple(slopes), log_delta)
+    return Aim(epsilon, tuple(groups), tuple(orders), shares, tuple(slopes.tolist()), log_delta)
 
 
 def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
@@ -267,24 +291,28 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
     for (first, last), c, slope, share in zip(aim.groups, aim.orders, aim.slopes, aim.shares, strict=True):
         k = int(np.argmin(np.abs(np.log(rough.orders / c))))
         rise = float(rough.rise(first, last)[k]) if first > 0 else math.inf
-        stays = math.exp(-rise)
         for kind, (row, count) in enumerate(zip(survey.masses, survey.counts, strict=True)):
             below = np.logaddexp.accumulate(rough.cells[kind][:, k])
             with np.errstate(divide="ignore", over="ignore"):
-                tilted = np.log(row) + c * nodes
-                inside = np.where(nodes <= rough.ends[last], np.exp(np.minimum(tilted - below[last], 50.0)), 0.0)
-                if first > 0:
-                    before = np.exp(np.minimum(tilted - below[first - 1], 50.0))
-                    inside -= np.where(nodes <= rough.ends[first - 1], stays * before, 0.0)
-                    inside /= max(-math.expm1(-rise), 1e-300)
-            weights[kind] += share * count * slope * (slope + 1) * np.maximum(inside, 0.0)
+                inside = np.exp(np.minimum(np.log(row) + c * nodes - below[last], 50.0))
+            inside[nodes > rough.ends[last]] = 0.0
+            if first > 0:
+                # a small loss is there with the jumps of the other steps, one that jumps by itself or with them
+                own = float(rough.own_rise(kind, first, last)[k])
+                jumps = nodes > rough.ends[first - 1]
+                inside *= np.where(jumps, 1.0, max(-math.expm1(own - rise), 0.0)) / max(-math.expm1(-rise), 1e-300)
+            weights[kind] += share * count * slope * (slope + 1) * inside
     for kind, (row, count) in enumerate(zip(survey.masses, survey.counts, strict=True)):
-        single = np.where(nodes > rough.ends[0], count * row * bump, 0.0)
+        single = np.where(nodes > max(rough.ends[0], 0.3 * (aim.epsilon - bulk_mean)), count * row * bump, 0.0)
         weights[kind] += np.minimum(single * math.exp(min(-aim.log_delta, 600.0)), 1e12)
     inside = (nodes > low) & (nodes < high)
     roots = [np.where(inside, np.cbrt(weight / gaps), 0.0) for weight in weights]
     total = sum(float(root @ gaps) for root in roots)
     factor = min(math.sqrt(total / (8 * change)), _BINS / max(total, 1e-300))
+    # where lines are steep, mass at the upper end of a wide bin would rule them
+    lasts = np.array([last for _, last in aim.groups])
+    steepest = np.minimum(np.array(aim.orders), _STEEP / rough.ends[lasts])
+    steep = (1 if len(roots) < MANY else 0.4) * steepest[np.searchsorted(rough.ends[lasts[:-1]], nodes)] * (nodes > 0)
     edges = []
     growth = 0.15 if len(roots) < MANY else 0.4
     for root, row, (pair, _) in zip(roots, survey.masses, survey.steps, strict=True):
@@ -292,7 +320,7 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
         common = np.interp([0.05, 0.95], np.cumsum(row) / max(float(row.sum()), 1e-300), nodes)
         usual = min(float(np.abs(common).max()) + 1e-14, rough.ends[0])
         finest = usual if usual < 0.05 * rough.ends[0] or len(roots) < MANY else rough.ends[0]
-        density = factor * root + np.where(inside, 1 / (growth * np.abs(nodes) + 0.02 * finest), 0.0)
+        density = factor * root + np.where(inside, np.maximum(1 / (growth * np.abs(nodes) + 0.02 * finest), steep), 0.0)
         number = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(nodes)))
         levels = np.arange(1, math.floor(number[-1])) + 0.5
         places = np.interp(levels, number, nodes)

@@ -21,7 +21,7 @@ from hush.accounting import crossing
 from hush.accounting.averaged import Wanted, averaged_line
 from hush.accounting.binning import enclosing
 from hush.accounting.brackets import Bracket, bracket, log_bound
-from hush.accounting.cells import MANY, Aim, Rough, Steps, aim_at, bin_edges, rough_look
+from hush.accounting.cells import MANY, Aim, Rough, Seen, Span, Steps, aim_at, bin_edges, rough_look
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.line import Line, log_peak
 from hush.accounting.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
@@ -35,6 +35,7 @@ _TERMS = 600_000_000  # products of a point and a node in one answer
 _SEARCH = 1000  # what finding a root on a line costs for each node, in such products
 _DEEP = -100.0  # log of a delta whose lines must be drawn where they belong
 _FINEST = 8e-13  # nothing narrower is asked for
+_NUDGE = 1e-3  # of epsilon, over which slopes are seen
 _SURE = 34.0  # paths with a chance of exp(-34) of delta may lose any digits
 
 
@@ -79,7 +80,7 @@ class Curve:
     """Certified bounds on log delta of one side: lines, brackets too small for one, and what is beyond."""
 
     side: Side
-    lines: tuple[Line, ...]
+    lines: tuple[tuple[Span, Line], ...]
     small: tuple[tuple[Bracket, float], ...]
     top: Bracket | None
     log_top_q: float
@@ -89,7 +90,7 @@ class Curve:
     def __call__(self, epsilons: Array) -> Array:
         at = epsilons - self.shift if self.side.above else epsilons + self.shift
         side = 1 if self.side.above else 0
-        logs = [line.log_delta(at)[side] for line in self.lines]
+        logs = [line.log_delta(at)[side] for _, line in self.lines]
         infinite = self.side.infinite
         if infinite > 0:
             logs.append(np.full(at.shape, math.log(infinite)))
@@ -104,10 +105,10 @@ class Curve:
         total = np.logaddexp.reduce(np.array(logs), axis=0) if logs else np.full(at.shape, -np.inf)
         margin = 4 * _UNIT * sum(count for _, count in self.side.laws) + 1e-12
         if self.side.above:
-            return np.asarray(np.minimum(total + margin, 0.0))
+            return np.fmin(total + margin, 0.0)
         with np.errstate(divide="ignore", over="ignore"):
             kept = -np.expm1(np.minimum(self.log_sure - total, 0.0))
-            return np.asarray(total + np.log(kept) - margin)
+            return np.fmax(total + np.log(kept) - margin, -np.inf)
 
 
 def _curve(side: Side, rough: Rough, aim: Aim, change: float, terms: int) -> tuple[Curve, int]:
@@ -141,7 +142,7 @@ def _curve(side: Side, rough: Rough, aim: Aim, change: float, terms: int) -> tup
             small.append((paths, c))
             starved = True
             continue
-        lines.append(line)
+        lines.append(((first, last), line))
         cost += points * line.nodes.size
     ends = rough.ends[rough.top(aim.epsilon)]
     top = None if side.above else bracket(side.laws, float(ends), math.inf)
@@ -195,6 +196,21 @@ def _curves(steps: Steps, rough: Rough, aim: Aim, change: float, terms: int) -> 
     return lower, upper, cost + second
 
 
+def _seen(upper: Curve, epsilon: float) -> Seen:
+    """What the lines of a curve say of their brackets: log delta and its slope near this epsilon."""
+    found = {}
+    for span, line in upper.lines:
+        before, here = line.log_delta(np.array([(1 - _NUDGE) * epsilon, epsilon]))[1]
+        if math.isfinite(here) and before > here:
+            found[span] = float(here), float(before - here) / (_NUDGE * epsilon)
+    return found
+
+
+def _finer(part: float, wanted: float, cost: int, left: int) -> float:
+    """How much less bins and averages may change: errors are in proportion to that, and costs inversely."""
+    return part * max(min(wanted, 0.5), 1 / 30, 1.3 * cost / max(left, 1))
+
+
 def _both(lower: Curve, upper: Curve, epsilons: Array) -> tuple[Array, Array]:
     return lower(epsilons), upper(epsilons)
 
@@ -235,15 +251,16 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
     if math.isfinite(nothing) and nothing < log_delta - 0.1:
         guess, idle = 0.0, True
     low, high, left, part = 0.0, math.inf, _TERMS, 8.0 if len(steps) < MANY else 0.9
-    asked = tolerance
+    asked, seen = tolerance, Seen()
     for _ in range(8):
         tolerance = max(asked, min(_FINEST / max(guess, 1e-300), 0.1))
         # far beyond, what is there to be seen is far larger than delta
-        aim = aim_at(rough, guess, max(log_delta, min(rough.log_delta(guess), 0.0) - 2) if idle else log_delta)
+        size = max(log_delta, min(rough.log_delta(guess), 0.0) - 2) if idle else log_delta
+        aim = aim_at(rough, guess, size, seen)
         change = min(0.3 * part * tolerance * max(guess * aim.slope, 0.02), 0.1)
         change = 0.1 if idle else change
         lower, upper, cost = _curves(steps, rough, aim, change, left)
-        left -= cost
+        left, seen = left - cost, _seen(upper, guess)
         curve = partial(_both, lower, upper)
         if guess == 0 and upper(np.zeros(1))[0] <= log_delta:
             return 0.0, 0.0
@@ -253,15 +270,17 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
             break
         if high < 1.02 * low:
             # errors are in proportion to what was allowed, if epsilon was where they were looked at
-            middle, less = 0.5 * (low + high), part * min(0.6 * tolerance * high / (high - low), 0.5)
-            part = max(less, part / 300, 1.0 if abs(middle / guess - 1) > 0.01 else 0.0)
-            guess = middle
+            middle, near = 0.5 * (low + high), abs(0.5 * (low + high) / guess - 1) < 0.01
+            less = _finer(part, 0.6 * tolerance * high / (high - low), cost, left)
+            if near and less > 0.9 * part:
+                break  # no more can be afforded
+            part, guess = less if near else max(less, 1.0), middle
             continue
         if low > 0 and high < math.inf:  # epsilon is about there, but bins and averages were too coarse
             part *= 0.3
         # what the rough look is off here, it is off nearby
-        seen = [float(side[0]) for side in curve(np.array([guess]))]
-        off = 0.5 * sum(seen) - rough.log_delta(guess) if math.isfinite(seen[0]) else 0.0
+        below, above = (float(side[0]) for side in curve(np.array([guess])))
+        off = 0.5 * (below + above) - rough.log_delta(guess) if math.isfinite(below) else 0.0
         again = min(max(rough.guess(log_delta - off), low, 1e-9), high, EPSILON_LIMIT)
         idle = False
         guess = again if abs(again - guess) > 1e-3 * guess else math.sqrt(max(low, guess / 4) * min(high, 4 * guess))
@@ -290,19 +309,39 @@ def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
 
 @np.errstate(all="ignore")
 def curve_at(rough: Rough, epsilon: float, log_delta: float, tolerance: float) -> crossing.Curve:
-    """Certified bounds on log delta that are sharp near an epsilon where it is about that.
+    """Certified bounds on log delta that are sharp near an epsilon where it is about that."""
+    return _looked_at(rough, epsilon, log_delta, 0.4 * tolerance, math.inf, _TERMS // 4)
 
-    The rough look takes deep deltas for larger than they are: then it is looked again.
+
+def _looked_at(
+    rough: Rough, epsilon: float, log_delta: float, tolerance: float, enough: float, left: int
+) -> crossing.Curve:
+    """Such bounds, looked for again until they are so many times as wide as asked for, or within 1 of each other.
+
+    The rough look takes deep deltas for larger than they are: good to a part of that, lines say nothing.
     """
+    part, seen, best, narrowest = 2.5, Seen(), None, math.inf
     for _ in range(8):
-        aim = aim_at(rough, epsilon, min(log_delta, 0.0))
-        change = min(0.3 * tolerance * max(1.0, -log_delta), 0.1)
-        below, above, _ = _curves(rough.survey.steps, rough, aim, change, _TERMS // 4)
+        wanted = tolerance * max(1.0, -log_delta)
+        aim = aim_at(rough, epsilon, min(log_delta, 0.0), seen)
+        below, above, cost = _curves(rough.survey.steps, rough, aim, min(0.3 * part * wanted, 0.1), left)
+        left, seen = left - cost, _seen(above, epsilon)
         low, high = (float(side(np.array([epsilon]))[0]) for side in (below, above))
-        if high - low < 1 or not high < log_delta - 2:
+        gap = high - low
+        if best is None or gap < narrowest:
+            best, narrowest = partial(_both, below, above), gap
+        if gap <= min(enough * wanted, 1.0) or left <= 0 or not math.isfinite(high):
             break
-        log_delta = high - 2  # smaller than it was taken for: good to a part of it, the lines say nothing
-    return partial(_both, below, above)
+        if gap < 1:
+            log_delta, before, part = 0.5 * (low + high), part, _finer(part, 0.6 * wanted / gap, cost, left)
+            if part > 0.9 * before:
+                break
+        elif high < log_delta - 2:
+            log_delta = high - 2
+        else:
+            break
+    assert best is not None
+    return best
 
 
 @np.errstate(all="ignore")
@@ -311,19 +350,8 @@ def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, A
     rough = rough_look(steps)
     lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
     for k, epsilon in enumerate(epsilons):
-        log_delta, left, part = rough.log_delta(float(epsilon)), _TERMS, 1.0
-        if not math.isfinite(log_delta):
-            continue
-        for _ in range(3):
-            aim = aim_at(rough, float(epsilon), min(log_delta, 0.0))
-            change = 0.3 * part * tolerance * max(1.0, -log_delta)
-            below, above, cost = _curves(steps, rough, aim, min(change, 0.1), left)
-            left -= cost
-            lower[k] = max(lower[k], float(below(epsilons[k : k + 1])[0]))
-            upper[k] = min(upper[k], float(above(epsilons[k : k + 1])[0]))
-            gap = float(upper[k] - lower[k])
-            if gap <= tolerance * max(1.0, -float(upper[k])) or left <= 0 or not math.isfinite(gap):
-                break
-            log_delta = 0.5 * float(lower[k] + upper[k])
-            part *= min(0.6 * tolerance * max(1.0, -log_delta) / gap, 0.5)
+        size = rough.log_delta(float(epsilon))
+        if math.isfinite(size):
+            found = _looked_at(rough, float(epsilon), size, tolerance, 1.0, _TERMS)(epsilons[k : k + 1])
+            lower[k], upper[k] = (float(side[0]) for side in found)
     return np.minimum(lower, upper), np.maximum(lower, upper)

@@ -54,6 +54,8 @@ class Survey:
 
     steps: tuple[tuple[Pair, int], ...]
     reach: float = 3 * LARGEST
+    fineness: int = 1
+    """How many times as many points."""
 
     @cached_property
     def total(self) -> int:
@@ -71,17 +73,24 @@ class Survey:
     @cached_property
     def nodes(self) -> Array:
         smallest = min(_SMALLEST, *(0.01 * _usual(pair) for pair, _ in self.steps))
-        positive = np.geomspace(smallest, self.reach, math.ceil(75.8 * math.log10(self.reach / smallest)))
+        positive = np.geomspace(
+            smallest, self.reach, math.ceil(75.8 * self.fineness * math.log10(self.reach / smallest))
+        )
         return np.concatenate([-positive[::-1], [0.0], positive])
 
     @cached_property
     def masses(self) -> Array:
         """P-masses of the more revealing laws on the nodes, one row a step."""
-        return np.array([spread(*glance(pair).masses(self.nodes), self.nodes)[0] for pair, _ in self.steps])
+        return np.array([masses for masses, _ in self._laws])
 
     @cached_property
     def infinite(self) -> float:
-        return float(self.counts @ [pair.infinite for pair, _ in self.steps])
+        """How many losses are expected beyond the last node."""
+        return float(self.counts @ [beyond for _, beyond in self._laws])
+
+    @cached_property
+    def _laws(self) -> list[tuple[Array, float]]:
+        return [spread(*glance(pair).masses(self.nodes), self.nodes) for pair, _ in self.steps]
 
     def plan(self, epsilon: float, log_delta: float) -> tuple[Plan, float]:
         """How to compute delta at an epsilon where it is about so large, and a rough value of its logarithm.
