@@ -267,6 +267,58 @@ def test_gaussian_divergences_have_their_closed_forms() -> None:
     assert t.chi_square_plus(plain) == pytest.approx(lemma_3, rel=1e-6)
 
 
+@pytest.mark.parametrize("mu", [1e-6, 0.3, 4.0, 12.0, 26.0])
+def test_functionals_of_gaussians_have_their_closed_forms_at_any_mu(mu: float) -> None:
+    f = t.gaussian(mu)
+    with mpmath.workdps(30):
+        m = mpmath.mpf(mu)
+        turn = m / 2
+        ends = [-m / 2 - 40, -m / 2, -m / 2 + 40]
+        third = mpmath.quad(lambda x: abs(m * x) ** 3 * mpmath.npdf(x + turn), sorted([*ends, mpmath.mpf(0)]))
+        plus = mpmath.exp(m * m) * mpmath.ncdf(1.5 * m) + 3 * mpmath.ncdf(-m / 2) - 2
+        assert t.kl(f) == pytest.approx(float(m * m / 2), rel=1e-12)
+        assert t.kappa2(f) == pytest.approx(float(m * m + m**4 / 4), rel=1e-12)
+        assert t.kappa3(f) == pytest.approx(float(third), rel=1e-12)
+        assert t.kappa3_bar(f) == pytest.approx(float(m**3 * mpmath.sqrt(8 / mpmath.pi)), rel=1e-12)
+        assert t.chi_square(f) == pytest.approx(float(mpmath.expm1(m * m)), rel=1e-12)
+        assert t.chi_square_plus(f) == pytest.approx(float(plus), rel=1e-9)
+
+
+@pytest.mark.parametrize(("mu", "rate"), [(0.1, 1e-6), (5.0, 0.1), (10.0, 1e-3), (10.0, 0.5)])
+def test_functionals_on_samples_agree_with_integrals_over_the_noise(mu: float, rate: float) -> None:
+    """Much or little noise: against mpmath, over x with the loss l(x) = log(1 - p + p e^(mu x - mu^2/2))."""
+    f, c = t.poisson(t.gaussian(mu), rate), t.subsample(t.gaussian(mu), rate)
+    with mpmath.workdps(30):
+        m, p = mpmath.mpf(mu), mpmath.mpf(rate)
+
+        def loss(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.log1p(p * mpmath.expm1(m * x - m * m / 2))
+
+        def absent(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.npdf(x)
+
+        def present(x: mpmath.mpf) -> mpmath.mpf:
+            return (1 - p) * mpmath.npdf(x) + p * mpmath.npdf(x - m)
+
+        def integral(of, start: float = -15.0) -> float:  # type: ignore[no-untyped-def]
+            inner = [x for x in (0, m / 2, m / 2 - mpmath.log(p) / m, m, 2 * m, 3 * m) if start < x < 3 * m + 15]
+            return float(mpmath.quad(of, sorted({start, *inner, 3 * m + 15})))
+
+        assert t.kl(f) == pytest.approx(integral(lambda x: -loss(x) * absent(x)), rel=1e-8)
+        assert t.kl(f.inverse()) == pytest.approx(integral(lambda x: loss(x) * present(x)), rel=1e-8)
+        assert t.kappa2(f.inverse()) == pytest.approx(integral(lambda x: loss(x) ** 2 * present(x)), rel=1e-8)
+        assert t.chi_square(f) == pytest.approx(float(p**2 * mpmath.expm1(m * m)), rel=1e-8)
+        squares = integral(lambda x: mpmath.expm1(loss(x)) ** 2 * absent(x), m / 2)
+        assert t.chi_square_plus(c) == pytest.approx(squares, rel=1e-8)
+        cubes = integral(lambda x: mpmath.exp(3 * loss(x)) * absent(x))
+        assert t.renyi(f, 3.0) == pytest.approx(math.log1p(cubes - 1) / 2, rel=1e-8, abs=1e-15)
+        both = integral(lambda x: loss(x) * (present(x) - absent(x)), m / 2)
+        assert t.kl(c) == pytest.approx(both, rel=1e-8)
+        squared = integral(lambda x: loss(x) ** 2 * (present(x) + absent(x)), m / 2)
+        assert t.kappa2(c) == pytest.approx(squared, rel=1e-8)
+    assert t.renyi(t.poisson(t.gaussian(1e-3), 1e-6), 3.0) == pytest.approx(1.5e-18, rel=1e-5)
+
+
 def test_equation_11_of_bu2019_has_the_exponent_one_too_small() -> None:
     """lambda D_{lambda+1} of G_mu is lambda (lambda + 1) mu^2 / 2, which needs |f'|^(lambda + 1) in the integral."""
     f, order = t.gaussian(0.7), 3.0

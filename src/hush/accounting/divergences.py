@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(80)
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _LARGEST_EXPONENT = 700.0  # e^epsilon stays within the floating-point range
+_SMALL = 1e-3  # divergences below lose digits if their terms are added as they are
 
 
 def delta(f: TradeoffFunction, epsilon: ArrayLike) -> Array:
@@ -59,34 +60,61 @@ def epsilon(f: TradeoffFunction, delta_target: float) -> float:
 
 
 def kl(f: TradeoffFunction) -> float:
-    """KL(P || Q) = -integral of log|f'| (Dong, Roth, Su 2022, Section 3.2)."""
-    return f.expectation(lambda ratio: -ratio)
+    """KL(P || Q) = -integral of log|f'| (Dong, Roth, Su 2022, Section 3.2).
+
+    Where it is small its terms nearly cancel.  With l = log|f'|, E_P[e^l] = f(0), so it is the integral of e^l - 1 - l,
+    which is positive, and 1 - f(0).
+    """
+    if f.mu is not None:
+        return f.mu**2 / 2
+    plain = f.expectation(lambda ratio: -ratio)
+    return plain if not plain < _SMALL else f.expectation(_remainder) + (1 - float(f(0.0)))
+
+
+def _remainder(ratio: Array) -> Array:
+    """e^l - 1 - l, also where l is tiny."""
+    series = 0.5 * ratio**2 * (1 + ratio / 3 * (1 + ratio / 4 * (1 + ratio / 5)))
+    return np.where(np.abs(ratio) < 1e-3, series, np.expm1(ratio) - ratio)
 
 
 def kappa2(f: TradeoffFunction) -> float:
     """The second moment of the log-likelihood ratio under P, integral of log^2|f'|."""
-    return f.expectation(np.square)
+    return f.mu**2 * (1 + f.mu**2 / 4) if f.mu is not None else f.expectation(np.square)
 
 
 def kappa3(f: TradeoffFunction) -> float:
     """The absolute third moment of the log-likelihood ratio under P, integral of |log|f'||^3."""
-    return f.expectation(lambda ratio: np.abs(ratio) ** 3, bend=0.0)
+    if f.mu is not None:  # of a normal variable with mean -mu^2/2 and deviation mu
+        t = f.mu / 2
+        density = math.exp(-0.5 * t * t - _LOG_ROOT_TWO_PI)
+        return f.mu**3 * (t * (t * t + 3) * math.erf(t / math.sqrt(2)) + 2 * (t * t + 2) * density)
+    return f.expectation(lambda ratio: np.abs(ratio) ** 3, bends=(0.0,))
 
 
 def kappa3_bar(f: TradeoffFunction) -> float:
     """The absolute third *central* moment, integral of |log|f'| + kl(f)|^3."""
+    if f.mu is not None:
+        return f.mu**3 * math.sqrt(8 / math.pi)
     mean = kl(f)
-    return f.expectation(lambda ratio: np.abs(ratio + mean) ** 3, bend=-mean) if math.isfinite(mean) else math.inf
+    return f.expectation(lambda ratio: np.abs(ratio + mean) ** 3, bends=(-mean,)) if math.isfinite(mean) else math.inf
 
 
 def chi_square(f: TradeoffFunction) -> float:
     """E_P[(dQ/dP - 1)^2] = integral of (|f'| - 1)^2 (Bu et al. 2019, Theorem 6); infinite when f(0) < 1."""
-    return math.inf if f(0.0) < 1 else f.expectation(lambda ratio: np.expm1(ratio) ** 2)
+    if f.mu is not None:
+        return math.expm1(f.mu**2) if f.mu**2 < _LARGEST_EXPONENT else math.inf
+    return math.inf if f(0.0) < 1 else f.expectation(lambda ratio: np.expm1(-np.abs(ratio)) ** 2, growth=2.0)
 
 
 def chi_square_plus(f: TradeoffFunction) -> float:
     """The half of chi-square where Q is the likelier, integral of (|f'| - 1)_+^2 (Dong, Roth, Su 2022, Theorem 11)."""
-    return math.inf if f(0.0) < 1 else f.expectation(lambda ratio: np.expm1(np.maximum(ratio, 0.0)) ** 2, bend=0.0)
+    if f.mu is not None and f.mu > 8:  # Lemma 3, but for less than 1e-25 of it
+        return math.exp(f.mu**2) if f.mu**2 < _LARGEST_EXPONENT else math.inf
+    return (
+        math.inf
+        if f(0.0) < 1
+        else f.expectation(lambda ratio: np.expm1(-np.maximum(ratio, 0.0)) ** 2, bends=(0.0,), growth=2.0)
+    )
 
 
 def total_variation(f: TradeoffFunction) -> float:
@@ -108,8 +136,14 @@ def renyi(f: TradeoffFunction, order: float) -> float:
         return kl(f.inverse())
     if order > 1 and f(0.0) < 1:
         return math.inf
-    with np.errstate(divide="ignore"):
-        return float(np.log(f.expectation(lambda ratio: np.exp(order * ratio)))) / (order - 1)
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        plain = f.expectation(lambda ratio: np.exp(order * np.minimum(ratio, 0.0)), growth=order)
+        if abs(plain - 1) < _SMALL:  # as in `kl`
+            gap = f.expectation(lambda ratio: _remainder(order * ratio) - order * _remainder(ratio))
+            gap -= order * (1 - float(f(0.0)))
+            if math.isfinite(gap):
+                return max(math.log1p(gap) / (order - 1), 0.0)
+        return float(np.log(plain)) / (order - 1)
 
 
 def gaussian_log_delta(mu: float, epsilon: float) -> float:

@@ -51,8 +51,11 @@ class TradeoffFunction(ABC):
         """log |f'(alpha)|, the log-likelihood ratio log dQ/dP at the threshold of the level-alpha test."""
 
     @abstractmethod
-    def expectation(self, of: Callable[[Array], Array], bend: float | None = None) -> float:
-        """E_P[of(log dQ/dP)], the integral of of(log |f'|) over [0, 1]; `of` may have a kink at `bend`."""
+    def expectation(self, of: Callable[[Array], Array], bends: tuple[float, ...] = (), growth: float = 0.0) -> float:
+        """E_P[of(l) e^(growth max(l, 0))], l = log dQ/dP = log |f'|; `of` may have kinks at `bends`.
+
+        What grows like a power of the ratio says so by `growth`, or its largest values would overflow.
+        """
 
     @abstractmethod
     def conjugate(self, slope: ArrayLike) -> Array:
@@ -121,9 +124,11 @@ class PiecewiseLinear(TradeoffFunction):
         index = np.searchsorted(self.vertices[0], alpha, side="right") - 1
         return np.asarray(ratios[np.clip(index, 0, len(ratios) - 1)])
 
-    def expectation(self, of: Callable[[Array], Array], bend: float | None = None) -> float:
+    def expectation(self, of: Callable[[Array], Array], bends: tuple[float, ...] = (), growth: float = 0.0) -> float:
         charged = self.null > 0
-        return float(self.null[charged] @ of(self._log_ratios()[charged]))
+        ratios = self._log_ratios()[charged]
+        with np.errstate(over="ignore"):
+            return float(np.exp(np.log(self.null[charged]) + growth * np.maximum(ratios, 0.0)) @ of(ratios))
 
     def conjugate(self, slope: ArrayLike) -> Array:
         levels, errors = self.vertices
@@ -142,7 +147,10 @@ class PiecewiseLinear(TradeoffFunction):
 
 @dataclass(frozen=True, eq=False)
 class Curve(TradeoffFunction):
-    """A trade-off function by formula: `value` is f, `log_ratio` log |f'|, `mirror` builds f^-1 (None if symmetric)."""
+    """A trade-off function by formula: `value` is f, `log_ratio` log |f'|, `mirror` builds f^-1 (None if symmetric).
+
+    `mean` takes expectations where another variable suits them better than the type I error.
+    """
 
     name: str
     value: Callable[[Array], Array]
@@ -150,6 +158,7 @@ class Curve(TradeoffFunction):
     mirror: Callable[[], TradeoffFunction] | None = None
     corners: tuple[float, ...] = ()
     mu: float | None = field(default=None)
+    mean: Callable[[Callable[[Array], Array], tuple[float, ...], float], float] | None = None
 
     def _evaluate(self, alpha: Array) -> Array:
         return np.clip(self.value(alpha), 0.0, 1 - alpha)
@@ -161,22 +170,32 @@ class Curve(TradeoffFunction):
         with np.errstate(divide="ignore", over="ignore"):
             return np.asarray(self.log_ratio(alpha))
 
-    def expectation(self, of: Callable[[Array], Array], bend: float | None = None) -> float:
-        """By Gauss-Legendre panels in z, x = Phi(-z), split at the corners and at the bend; refused if not resolved.
+    def expectation(self, of: Callable[[Array], Array], bends: tuple[float, ...] = (), growth: float = 0.0) -> float:
+        """By Gauss-Legendre panels in z, x = Phi(-z), split at the corners and the bends; refused if not resolved.
 
-        The last 1e-16 of x next to 1 is left out: doubles can't tell those levels from 1.
+        The last 1e-16 of x next to 1 is left out: doubles can't tell those levels from 1.  Of the levels x below 1e-300
+        the integral of |f'|^growth is at most x^(1-growth) (f(0) - f(x))^growth up to growth 1, and no less beyond.
         """
+        if self.mean is not None:
+            return self.mean(of, bends, growth)
         corners = np.array([c for c in self.corners if 1e-300 < c < 1 - 1e-15])
-        bends = [] if bend is None else [self._where(bend)]
-        edges = np.unique(np.concatenate([np.linspace(_Z_LOW, _Z_HIGH, 93), -ndtri(corners), bends]))
+        bent = [self._where(at) for at in bends]
+        edges = np.unique(np.concatenate([np.linspace(_Z_LOW, _Z_HIGH, 93), -ndtri(corners), bent]))
         half = 0.5 * np.diff(edges)[:, None]
         z = edges[:-1, None] + half * (_NODES + 1)
+        ratio = self.log_slope(ndtr(-z))
         with np.errstate(over="ignore", invalid="ignore"):
-            terms = half * _WEIGHTS * np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) * of(self.log_slope(ndtr(-z)))
+            masses = half * _WEIGHTS * np.exp(growth * np.maximum(ratio, 0.0) - 0.5 * z * z) / math.sqrt(2 * math.pi)
+            terms = masses * of(ratio)
         total = float(terms.sum())
         if math.isinf(total):
             return total
-        if math.isnan(total) or np.abs(terms[-1]).sum() > 1e-12 * np.abs(terms).sum():
+        left = np.abs(terms[-1]).sum()
+        if growth > 0:
+            smallest = float(ndtr(-_Z_HIGH))
+            told = max(float(self(0.0) - self(smallest)), 0.0)
+            left = max(left, smallest ** max(1 - growth, 0.0) * told ** min(growth, 1.0))
+        if math.isnan(total) or left > 1e-9 * np.abs(terms).sum():
             raise ValueError(f"The integral over {self.name} lies in type I errors below 1e-300: use a closed form.")
         return total
 

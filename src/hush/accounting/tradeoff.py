@@ -252,15 +252,25 @@ def poisson(f: TradeoffFunction, rate: float) -> TradeoffFunction:
 
 
 def _numerical_inverse(f: Curve) -> Curve:
-    """f^-1 by bisection, to an absolute 1e-16."""
+    """f^-1 by bisection on z, the level being Phi(-z): tiny levels keep their digits, and with them their slopes."""
 
     def level(beta: Array) -> Array:
-        low, high = np.zeros(beta.shape), np.ones(beta.shape)
+        low, high = np.full(beta.shape, -8.3), np.full(beta.shape, 38.6)
         for _ in range(60):
             middle = 0.5 * (low + high)
-            above = f(middle) > beta
-            low, high = np.where(above, middle, low), np.where(above, high, middle)
-        return high
+            above = f(ndtr(-middle)) > beta
+            low, high = np.where(above, low, middle), np.where(above, middle, high)
+        return np.asarray(ndtr(-low))
+
+    def mean(of: Callable[[Array], Array], bends: tuple[float, ...], growth: float) -> float:
+        """E_Q[of(-l)] = E_P[of(-l) e^l], smooth in P's levels; and what Q alone has, where l is infinite."""
+
+        def weighed(ratio: Array) -> Array:
+            return of(-ratio) * np.exp(np.minimum(ratio, 0.0) + growth * np.maximum(-ratio, 0.0))
+
+        told = 1 - float(f(0.0))
+        alone = told * float(of(np.array([-math.inf]))[0]) if told > 0 else 0.0
+        return f.expectation(weighed, tuple(-bend for bend in bends), growth=1.0) + alone
 
     return Curve(
         f"inverse of {f.name}",
@@ -268,6 +278,7 @@ def _numerical_inverse(f: Curve) -> Curve:
         lambda b: -f.log_slope(level(b)),
         mirror=lambda: f,
         corners=tuple(np.sort(f(f.kinks()))),
+        mean=mean,
     )
 
 
@@ -295,12 +306,27 @@ def subsample(f: TradeoffFunction, rate: float) -> TradeoffFunction:
         near = np.where(a <= fixed, sampled.log_slope(a), 0.0)
         return np.where(a < turn, near, back.log_slope(np.maximum(a, turn))) if np.any(a >= turn) else near
 
+    def mean(of: Callable[[Array], Array], bends: tuple[float, ...], growth: float) -> float:
+        """f_p's outcomes with l > 0, their mirror images, and what has l = 0 between."""
+
+        def both(ratio: Array) -> Array:
+            up, down = of(ratio), of(-ratio)
+            there = up * np.exp((growth - top) * ratio) + down * np.exp((1 - top) * ratio)
+            return np.where(ratio > 0, there, 0.0)
+
+        top = max(growth, 1.0)
+        told = 1 - float(sampled(0.0))
+        still, alone = (float(of(np.array([at]))[0]) for at in (0.0, -math.inf))
+        found = sampled.expectation(both, (0.0, *(abs(bend) for bend in bends)), growth=top) + (turn - fixed) * still
+        return found + told * alone if told > 0 else found
+
     corners = [c for c in f.corners if c < fixed]
     return Curve(
         f"C_{rate:g}({f.name})",
         value,
         log_ratio,
         corners=(*corners, fixed, turn, *(float(sampled(c)) for c in corners[::-1])),
+        mean=mean,
     )
 
 
