@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 
+import mpmath
 import numpy as np
 import pytest
 from busy import BUSY
@@ -72,6 +73,28 @@ def test_corners_lie_below_the_curve_whatever_the_bounds(seed: int) -> None:
         lines += [*zip(epsilons, lower, strict=True), (float(epsilons[-1]), -math.inf)]
         least = min(float(np.logaddexp(value, at + log_alpha)) for at, value in lines)
         assert least <= power + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_corner_lies_below_both_chords_to_the_last_place(seed: int) -> None:
+    """In 60 digits, however much cells differ in length: a chord over 1e-8 extended by 100 was off by 1e-9 of delta."""
+    generator = np.random.default_rng(seed)
+    epsilons = np.cumsum(10 ** generator.uniform(-8, 2, 6)) + generator.choice([0.0, 600.0])
+    falls, weights = 10 ** generator.uniform(-2, 3, (2, 1)), 10 ** generator.uniform(-6, 0, (2, 1))
+    logs = np.logaddexp(*(np.log(weights) - falls * (epsilons - epsilons[0]))) + generator.uniform(-600, 0)
+    gaps = 10.0 ** generator.uniform(-14, -3) * generator.uniform(0, 1, (2, epsilons.size))
+    lower, upper = np.nextafter(logs - gaps[0], -np.inf), np.nextafter(logs + gaps[1], np.inf)
+    with mpmath.workdps(60):
+        y = [mpmath.exp(float(epsilon)) for epsilon in epsilons]
+        least, most = ([mpmath.exp(float(log)) for log in side] for side in (lower, upper))
+        for j in range(1, epsilons.size - 2):
+            place, log_value = corner(epsilons, lower, upper, j)
+            at, value = mpmath.exp(place), mpmath.exp(log_value)
+            before = least[j] - (most[j - 1] - least[j]) / (y[j] - y[j - 1]) * (at - y[j])
+            after = least[j + 1] + (least[j + 1] - most[j + 2]) / (y[j + 2] - y[j + 1]) * (y[j + 1] - at)
+            assert y[j] <= at <= y[j + 1]
+            assert value <= max(after, least[j + 1])
+            assert value <= max(before, least[j + 1])
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 5.0, 40.0, 700.0, 2500.0])

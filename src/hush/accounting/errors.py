@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-_ULPS = 1e-15  # more than what a few operations lose
+_ULPS = 1e-15  # nine units of rounding: more than what an exponential or a few operations lose
 _POINTS = 1.6e-15  # how far off a corner between extended chords may be
 _CORNERS = 8e-16  # how far off the powers at the corners of a curve may be
-_FAR = 40.0  # logs of neighbouring points whose deltas are told apart by their logarithms
+_RANGE = 600.0  # logs of numbers that have all their digits beside each other
 _LAST_PLACES = 4e-16  # what an intercept, a product, a sum and 1 less it lose together, all below 1
 
 
@@ -119,54 +119,44 @@ def corner(epsilons: Array, lower: Array, upper: Array, j: int) -> tuple[float, 
     """The corner within a cell where the chords on both sides, extended, meet: log of e^eps, and of delta at least.
 
     Between two points delta, convex in y = e^eps, lies above both chords, each of which starts at an upper bound and
-    passes below a lower one.  All is relative to the cell's left end, y as z >= 1 and delta as a part of its bound, and
-    taken from the ends inwards, so that no digits cancel.  Where there is no chord before, the corner is at the left
-    end, on the chord after; where a chord doesn't tell, delta is at least that at the right end.
+    passes below a lower one: left - fall t and start - slower t, at t = y/y_j - 1.  *Any* point below both, joined to
+    the cell's ends, bounds the least over the cell from below.  So t is taken no larger than where they meet, every
+    number being rounded so that the first chord falls faster and the second lies higher and falls more slowly; it is
+    that of a floating-point epsilon, and there the second chord is taken from below, relative to its own end.  Where
+    there is no chord before, or it doesn't tell, the corner is at the left end, on the chord after.
     """
-    at, there = float(epsilons[j]), float(lower[j + 1])
-    scale, length = float(upper[j]), float(epsilons[j + 1]) - at
+    at, end, there = float(epsilons[j]), float(epsilons[j + 1]), float(lower[j + 1])
+    scale = float(upper[j])
     if not math.isfinite(scale) or lower[j] == -math.inf:
         return at, there
-    low = math.exp(float(lower[j]) - scale)
-    # each number on the safe side: the chord before falls faster, the one after more slowly
-    fall = math.inf
-    if j > 0 and upper[j - 1] - scale < 600:
-        before = math.exp(float(upper[j - 1]) - scale)
-        fall = (before - low + _ULPS * (before + low)) / -math.expm1(float(epsilons[j - 1]) - at)
-    if length > _FAR:
-        after = _chord_after(epsilons, lower, upper, j)
-        return _far_corner(at, float(epsilons[j + 1]), there, (scale, low, fall), after)
-    length = math.expm1(length)
-    high, rise = math.exp(there - scale), 0.0
-    if j + 2 < epsilons.size and epsilons[j + 2] - at < 600:
-        after = math.exp(float(upper[j + 2]) - scale)
-        rise = max(high - after - _ULPS * (high + after), 0.0) / (math.expm1(float(epsilons[j + 2]) - at) - length)
-    # the chord before: low - fall t; the one after: high + rise (length - t), at a distance t from the left end
-    gap = low * (1 - _ULPS) - (high + rise * length) * (1 + _ULPS)
-    t = min(gap / (fall - rise) * (1 - _ULPS), length) if gap > 0 and fall > rise else 0.0
-    value = (high + rise * (length - t)) * (1 - _ULPS)
-    value = min(value, low) if t == 0 else value
-    # what is too small beside the left end is no less than at the right end
-    return at + math.log1p(t), max(scale + math.log(value) - 1e-15 if value > 0 else -math.inf, there)
+    rise = _chord_after(epsilons, lower, upper, j)
+    place, low = at, float(lower[j])
+    if j > 0 and upper[j - 1] - scale < _RANGE and scale - low < _RANGE:
+        before = _exp(float(upper[j - 1]) - scale, 1)
+        left = _exp(low - scale, -1)
+        fall = max(before - left, 0.0) / -math.expm1(float(epsilons[j - 1]) - at) * (1 + 2 * _ULPS)
+        start = _exp(there - scale, 1) * (1 + rise * -math.expm1(at - end)) * (1 + 2 * _ULPS)
+        slower = _exp(there - scale - (end - at), -1) * rise * (1 - 2 * _ULPS)
+        if left > start and fall > slower:
+            t = (left - start) / (fall - slower) * (1 - _ULPS)
+            place = min(at + math.log1p(t), end)
+            while place > at and math.expm1(place - at) * (1 + 2 * _ULPS) > t:
+                place = math.nextafter(place, at)
+    value = there + math.log1p(rise * -math.expm1(place - end)) - _ULPS * (1 + abs(there))
+    return place, max(value if place > at else min(value, low), there)
+
+
+def _exp(x: float, sign: int) -> float:
+    """e^x rounded up (1) or down (-1), where x is a difference that is rounded itself; nothing where it is nothing."""
+    return math.exp(x) * (1 + sign * _ULPS * (1 + abs(x))) if x > -700 else 0.0
 
 
 def _chord_after(epsilons: Array, lower: Array, upper: Array, j: int) -> float:
     """How much the chord after a cell rises from its right end to y = 0, as a part of what delta is there, at least."""
     if j + 2 >= epsilons.size or not math.isfinite(lower[j + 1]):
         return 0.0
-    falls = -math.expm1(min(float(upper[j + 2]) - float(lower[j + 1]) + 2 * _ULPS, 0.0))
-    return falls / math.expm1(min(float(epsilons[j + 2] - epsilons[j + 1]), 600.0)) * (1 - 4 * _ULPS)
-
-
-def _far_corner(
-    at: float, end: float, there: float, before: tuple[float, float, float], rise: float
-) -> tuple[float, float]:
-    """The same in a cell so long that its ends have no scale in common: the chord after in parts of its own end."""
-    scale, low, fall = before
-    gap = low * (1 - _ULPS) - math.exp(min(there + math.log1p(rise) - scale, 0.0)) * (1 + _ULPS)
-    t = min(gap / fall * (1 - _ULPS), math.expm1(_FAR)) if gap > 0 else 0.0
-    value = there + math.log1p(rise * -math.expm1(at + math.log1p(t) - end + 1e-12)) - 1e-15 * (1 + abs(there))
-    return at + math.log1p(t), max(min(value, scale + math.log(low)) if t == 0 and low > 0 else value, there)
+    falls = -math.expm1(min(float(upper[j + 2]) - float(lower[j + 1]), 0.0))
+    return falls / math.expm1(min(float(epsilons[j + 2] - epsilons[j + 1]), 700.0)) * (1 - 4 * _ULPS)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
