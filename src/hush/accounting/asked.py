@@ -61,6 +61,10 @@ class Maker(Protocol):
     def largest(self) -> float:
         """From here on delta is 0."""
 
+    @property
+    def one_sided(self) -> bool:
+        """Whether curves are sharp to the left of where they were set up, and hardly to the right."""
+
 
 @dataclass
 class Whole:
@@ -68,6 +72,7 @@ class Whole:
 
     known: Curve
     largest: float = math.inf
+    one_sided: bool = False
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         return self.known
@@ -87,6 +92,7 @@ class Binned:
     """
 
     steps: Steps
+    one_sided: bool = False
 
     @cached_property
     def task(self) -> scattered.Task:
@@ -134,6 +140,7 @@ class Sampled:
     direction: int
     binned: Binned
     before: jumps.Jumps | None = None
+    one_sided: bool = True
 
     @property
     def largest(self) -> float:
@@ -192,6 +199,7 @@ class Replaced:
     below_bins: float = -math.inf
     """A log delta where bins had less to say."""
     largest: float = math.inf
+    one_sided: bool = False
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
@@ -300,10 +308,12 @@ class Asked:
         lines, lost, further = 0, 0, 1.0
         # from the right: what is cut off beyond one epsilon is negligible at smaller ones
         while (left := waiting()).size and lines < _LINES and lost < _LOST:
-            at, size = float(epsilons[left[-1]]), float(sizes[left[-1]])
+            last = float(epsilons[left[-1]])
             # curves bend near the end
-            reach = min(at * _CLOSE * further + 1e-12, max(maker.largest - at, 0.0))
-            close = left[(epsilons[left] >= at - reach) | (sizes[left] < size + _ALIKE)]
+            reach = min(last * _CLOSE * further + 1e-12, max(maker.largest - last, 0.0))
+            close = left[(epsilons[left] >= last - reach) | (sizes[left] < sizes[left[-1]] + _ALIKE)]
+            where = close[-1 if maker.one_sided else close.size // 2]
+            at, size = float(epsilons[where]), float(sizes[where])
             tried[close] = True
             if np.isfinite(enough[close]).all():
                 upper[close] = np.fmin(upper[close], maker.bound(epsilons[close], at, size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +12,19 @@ import numpy as np
 from hush.accounting.line import Line, alias_free_spacing, chernoff_points
 from hush.accounting.smoothing import Kernel
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex
+
+_FEW = 40  # nodes that aren't worth saving
+_LEAST = 8
+_SEEN = 48  # nodes that are looked at first
+_AFFORDABLE = 8_000_000  # products of a node and a point that may be spent on leaving nodes out
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bounds on log |exp(Lambda(s) - Lambda(c))| at so many nodes of a spacing, and how many points each takes."""
+
+    at: Callable[[float, int], Array]
+    points: int
 
 
 class Measure(Protocol):
@@ -26,6 +40,9 @@ class Measure(Protocol):
 
     def log_mgf(self, orders: Array) -> Array:
         """Lambda at real orders."""
+
+    def sizes(self, c: float, height: float) -> Sizes:
+        """Bounds at nodes up to that height, for less than the values cost."""
 
     def transform(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
         """exp(Lambda(s) - Lambda(c)) at s = c + i spacing j, bounds on its errors, and Lambda(c)."""
@@ -54,7 +71,7 @@ def averaged_line(measure: Measure, c: float, spread: float, kernel: Kernel, wan
     spacing = alias_free_spacing(c, wanted.epsilon, value, points, values, math.log(wanted.size))
     if not 0 < spacing < math.inf:
         return None
-    count = _nodes(c, kernel, wanted.size, measure.squared, spacing)
+    count, log_tail = _nodes(measure, c, kernel, wanted.size, spacing)
     if count > wanted.most:
         return None
     nodes = np.asarray(c + 1j * spacing * np.arange(count))
@@ -68,17 +85,41 @@ def averaged_line(measure: Measure, c: float, spread: float, kernel: Kernel, wan
         values=shape * turned,
         errors=errors * (np.abs(turned) + turned_errors) + np.abs(shape) * turned_errors,
         log_scale=scale,
-        log_tail=kernel.log_tail(c, height) + math.log(height) - 0.5 * measure.squared * height**2,
+        log_tail=log_tail + math.log(height),
         chernoff_points=points,
         chernoff_values=values,
     )
 
 
-def _nodes(c: float, kernel: Kernel, size: float, squared: float, spacing: float) -> int:
+def _nodes(measure: Measure, c: float, kernel: Kernel, size: float, spacing: float) -> tuple[int, float]:
+    """How many nodes are enough, and the log of what those left out add up to.
+
+    The kernel's decay ends the sum.  Where the measure's own is seen to end it sooner, what lies in between is bounded
+    by the largest value it may still have.
+    """
     count = 16
     while count < 1 << 22:
         height = spacing * (count - 1)
-        if kernel.log_tail(c, height) - 0.5 * squared * height**2 < math.log(size):
+        beyond = kernel.log_tail(c, height) - 0.5 * measure.squared * height**2
+        if beyond < math.log(size):
             break
         count = math.ceil(1.2 * count)
-    return count
+    if count <= _FEW:
+        return count, beyond
+    sizes = measure.sizes(c, spacing * count)
+    stride = -(-count // _SEEN)
+    some, _ = _needed(sizes.at(stride * spacing, count // stride), c, kernel, size, stride * spacing)
+    if some * stride > count // 2 or sizes.points * count > _AFFORDABLE:
+        return count, beyond  # no fewer will do, as a look at some of them tells
+    needed, between = _needed(sizes.at(spacing, count), c, kernel, size, spacing)
+    return needed, float(np.logaddexp(between, beyond))
+
+
+def _needed(logs: Array, c: float, kernel: Kernel, size: float, spacing: float) -> tuple[int, float]:
+    """How many of so many nodes leave out no more than that, by bounds on the transform there; and the log of it."""
+    nodes = np.asarray(c + 1j * spacing * np.arange(logs.size), dtype=np.complex128)
+    turned, errors = kernel.on_line(nodes)
+    terms = spacing * np.exp(logs) * (np.abs(turned) + errors) / np.abs(nodes * (nodes + 1))
+    left_out = np.append(np.cumsum(terms[::-1])[::-1], 0.0)[1:] * (1 + 1e-9)  # by the nodes after each
+    needed = max(int(np.argmax(left_out < size)) + 1, _LEAST)
+    return needed, math.log(max(float(left_out[needed - 1]), 1e-300))

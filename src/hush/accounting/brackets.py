@@ -20,11 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hush.accounting.averaged import Sizes
 from hush.accounting.contour import log1p
 from hush.accounting.line import log_peak
 from hush.accounting.losses import Array
 from hush.accounting.points import GaussianLaw, Points, Scattered
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
+from hush.accounting.turns import gathered
 
 Laws = Sequence[tuple[Scattered, int]]
 
@@ -39,6 +41,14 @@ class Part:
     base: Scattered
     jump: Points | None
     count: int
+
+    @property
+    def laws(self) -> list[Scattered]:
+        """All losses but the jumps and, if there are any, all of them."""
+        if self.jump is None or not isinstance(self.base, Points):
+            return [self.base]
+        losses, logs = np.append(self.base.losses, self.jump.losses), np.append(self.base.logs, self.jump.logs)
+        return [self.base, Points(losses, logs)]
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,21 @@ class Bracket:
         doubt += np.where(blind, np.exp(inflated - first), 0.0)
         doubt += whole * (16 * UNIT_ROUNDOFF * (loose + unsure + 4 * len(self.parts)))
         return shape, doubt, scale + first
+
+    def sizes(self, c: float, height: float) -> Sizes:
+        """Bounds on log |transform| at nodes up to that height.
+
+        The transform is a sum over the first step that jumps, of products of its J, the (B + J)'s of the steps before
+        it and the B's of those after it, all of them positive at c.  Each product has decayed by all factors but one.
+        """
+        parts = [([gathered(law, c, height) for law in part.laws], part.count) for part in self.parts]
+
+        def at(spacing: float, nodes: int) -> Array:
+            logs = [np.max([law.log_sizes(spacing, nodes) for law in laws], axis=0) for laws, _ in parts]
+            spared = np.min(logs, axis=0) if self.jumps else 0.0
+            return np.asarray(sum(count * log for log, (_, count) in zip(logs, parts, strict=True)) - spared)
+
+        return Sizes(at, sum(law.points for laws, _ in parts for law in laws))
 
     @property
     def steps(self) -> int:

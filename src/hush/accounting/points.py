@@ -22,7 +22,7 @@ from hush.accounting.laws import UNDERFLOW, spread
 from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
 
-_BLOCK = 64
+_BLOCK = 64  # nodes in a row, at most
 _LOOSE = 2e-13  # of a largest loss: what sampling it loses, at rates from 1e-300 on
 
 
@@ -97,7 +97,7 @@ class Points:
     def on_line(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
         """1 and the sum of w (e^{i t l} - 1), weights w = p e^{cl - scale}: near-atoms at 0 keep their digits.
 
-        With a and b such differences at a multiple of 64 nodes and at the rest, e^{i t l} - 1 = a + b + ab.  Rounding,
+        With a and b such differences at whole rows of nodes and at the rest, e^{i t l} - 1 = a + b + ab.  Rounding,
         with S the sum of w min(2, t |l|): of the scale 2 u of each number in an exponent and 64 u; of a weight 2 u of
         those, 3 u |t l| of each turn, and of the sums, of K products in n/K blocks, 2 (3 K + n/K) u and 96 u, of S.
         """
@@ -105,24 +105,25 @@ class Points:
         scale = float(self.log_mgf(np.array([c]))[0])
         weights = np.exp(exponents - scale)
         step = spacing * self.losses
-        turns = _turned(np.multiply.outer(np.arange(_BLOCK), step))
-        rows = -(-count // _BLOCK)
-        leaps = _turned(np.multiply.outer(_BLOCK * np.arange(rows), step)) * weights
+        block = min(math.isqrt(count) + 1, _BLOCK)
+        turns = _turned(np.multiply.outer(np.arange(block), step))
+        rows = -(-count // block)
+        leaps = _turned(np.multiply.outer(block * np.arange(rows), step)) * weights
         points = self.losses.size
         width = max(min(16, points), math.isqrt(points))
         # a and b alone are two more columns of the first product
         total = np.column_stack([leaps[:, :width], leaps.sum(axis=1), np.ones(rows)]) @ np.vstack(
-            [turns[:, :width].T, np.ones(_BLOCK), (turns * weights).sum(axis=1)]
+            [turns[:, :width].T, np.ones(block), (turns * weights).sum(axis=1)]
         )
         for first in range(width, points, width):
             total += leaps[:, first : first + width] @ turns[:, first : first + width].T
         size = np.abs(c * self.losses) + np.abs(self.logs) + abs(scale)
         constant = float(weights @ (64 + 2 * size))
         turning = float(weights @ np.abs(self.losses))
-        reach = _BLOCK * spacing * np.arange(1, rows + 1)
+        reach = block * spacing * np.arange(1, rows + 1)
         swing = np.minimum(np.multiply.outer(reach, np.abs(self.losses)), 2.0)
         summed = swing @ (weights * (2 * (3 * width + points / width) + 104 + 2 * size))
-        errors = (constant + summed)[:, None] + 6 * turning * spacing * np.arange(_BLOCK * rows).reshape(rows, _BLOCK)
+        errors = (constant + summed)[:, None] + 6 * turning * spacing * np.arange(block * rows).reshape(rows, block)
         total += 1
         return total.ravel()[:count], UNIT_ROUNDOFF * errors.ravel()[:count], scale
 

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from hush.accounting import crossing
-from hush.accounting.averaged import Wanted, averaged_line
+from hush.accounting.averaged import Sizes, Wanted, averaged_line
 from hush.accounting.binned import enclosing_laws, is_open
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.line import Line, log_peak
@@ -24,6 +24,7 @@ from hush.accounting.points import GaussianLaw, Points, Scattered, exact, produc
 from hush.accounting.smoothing import Kernel, width_for
 from hush.accounting.survey import Survey
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
+from hush.accounting.turns import gathered
 
 Steps = Sequence[tuple[Pair, int]]
 Laws = Sequence[tuple[Scattered, int]]
@@ -85,6 +86,15 @@ class Side:
         size = np.exp(log_size)
         errors = np.exp(inflated) - size + size * (8 * UNIT_ROUNDOFF * (loose + unsure + len(self.laws)))
         return size * np.exp(1j * phase), errors, scale
+
+    def sizes(self, c: float, height: float) -> Sizes:
+        """Bounds on log |transform| at nodes up to that height."""
+        parts = [(gathered(law, c, height), count) for law, count in self.laws]
+
+        def at(spacing: float, nodes: int) -> Array:
+            return np.asarray(sum(count * part.log_sizes(spacing, nodes) for part, count in parts))
+
+        return Sizes(at, sum(part.points for part, _ in parts))
 
     @property
     def steps(self) -> int:
