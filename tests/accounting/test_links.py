@@ -11,13 +11,26 @@ from busy import BUSY
 from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize
 
-from hush.accounting import REPLACE_ONE, Gaussian, Laplace, Mechanism, chains, heavy, links, rounds, single
+from hush.accounting import (
+    REPLACE_ONE,
+    Gaussian,
+    Laplace,
+    Mechanism,
+    chains,
+    contour,
+    heavy,
+    links,
+    rounds,
+    single,
+    subsampled,
+)
 from hush.accounting import sampled as sampling
 from hush.accounting.answers import log_delta_curve
 from hush.accounting.cells import rough_look
 from hush.accounting.closed import gaussian_curve
 from hush.accounting.kinds import directions
 from hush.accounting.losses import Atoms, Enclosed, GaussianPair, Pair, Poisson, Uniform
+from hush.accounting.transform import Step
 
 RUNS: list[tuple[Mechanism, int, float]] = [
     (Gaussian(1.3).poisson(0.01) * 100, 2, 1e-5),
@@ -123,6 +136,21 @@ def test_bins_enclose_deltas_that_are_no_floating_point_numbers(pair: Pair, dept
     lower, upper = heavy.curve_at(rough_look([(pair, 1)]), high, depth, 1e-4)(np.array([high]))
     assert lower[0] <= exact[1][0]
     assert upper[0] >= exact[0][0]
+
+
+@pytest.mark.parametrize("epsilon", [7.0, 11.0, 20.0])
+def test_bins_of_many_steps_agree_with_the_contour_integral_however_deep(epsilon: float) -> None:
+    """log deltas of -340, -800 and -2300: one of what is below any floating-point number was taken for nothing."""
+    composition = subsampled.Composition((Step(40 / 184, 16.522, 402),))
+    task, c, size = contour.solve_for_epsilon(composition.steps, 0.0, contour.REMOVE, epsilon)
+    line = contour.line(task, c)
+    assert line is not None
+    exact = line.log_delta(np.array([epsilon]))
+    steps = composition.pairs(contour.REMOVE)
+    lower, upper = heavy.curve_at(rough_look(steps), epsilon, size, 1e-4)(np.array([epsilon]))
+    assert lower[0] <= exact[1][0]
+    assert upper[0] >= exact[0][0]
+    assert upper[0] - lower[0] < 0.2
 
 
 def test_groups_have_finite_bounds_up_to_an_epsilon_of_ten_thousand() -> None:

@@ -257,7 +257,8 @@ def aim_at(rough: Rough, epsilon: float, log_delta: float, seen: Seen | None = N
     for k, span in enumerate(groups):
         sizes[k], falls[k] = (seen or {}).get(span, (sizes[k], falls[k]))
     slopes = np.fmax(np.where(np.isfinite(falls), falls, 0.0), 0.3 * np.array(orders))
-    beyond = np.append(cells[groups[-1][1] + 1 :], math.log(max(rough.survey.infinite, 1e-300)))
+    infinite = rough.survey.infinite
+    beyond = np.append(cells[groups[-1][1] + 1 :], math.log(infinite) if infinite > 0 else -math.inf)
     total = float(np.logaddexp.reduce(np.append(sizes, beyond)))
     shares = tuple(np.exp(sizes - total).tolist())
     return Aim(epsilon, tuple(groups), tuple(orders), shares, tuple(slopes.tolist()), log_delta)
