@@ -211,7 +211,7 @@ def test_a_single_records_curve_is_sharp_where_groups_of_fifty_ask_for_it() -> N
 @pytest.mark.parametrize(("epsilon", "tilt"), [(50.0, 6.8), (100.0, 13.2), (200.0, 25.0)])
 def test_replacing_a_record_is_as_sharp_where_losses_are_large(epsilon: float, tilt: float) -> None:
     group = (Gaussian(1.3, REPLACE_ONE).poisson(0.7) * 13).group(50)
-    (maker,) = grouped._makers(Group(group.inner, 50))
+    (maker,) = grouped.makers(Group(group.inner, 50))
     assert isinstance(maker, Replaced)
     deep = maker._deep(epsilon)
     assert deep is not None
@@ -224,7 +224,7 @@ def test_replacing_a_record_is_as_sharp_where_losses_are_large(epsilon: float, t
 @np.errstate(all="ignore")
 def test_bounds_for_replaced_records_enclose_where_losses_are_small() -> None:
     for run in (Gaussian(1.0).uniform(100, of=10_000) * 1000, Gaussian(1.0).uniform(3000, of=10_000) * 30):
-        (maker,) = grouped._makers(Group(run, 2))
+        (maker,) = grouped.makers(Group(run, 2))
         assert isinstance(maker, Replaced)
         for epsilon in (5.0, 12.0, 40.0):
             deep = maker._deep(epsilon)

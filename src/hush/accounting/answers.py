@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hush.accounting import crossing, grouped, heavy, lattice, published, scattered, single, subsampled
+from hush.accounting import beside, crossing, grouped, heavy, lattice, published, scattered, single, subsampled
 from hush.accounting.bounds import Bounds
 from hush.accounting.errors import (
     Array,
@@ -83,6 +83,11 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         lower, upper = max(least, lower), min(most, upper)
         upper = min(upper, _largest(mechanism)[1])
         return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
+    if beside.fits(mechanism) and log_delta < _NEAR_ONE:
+        least, most = beside.epsilon(mechanism, log_delta, aim, _epsilon)
+        most = min(most, _largest(mechanism)[1])
+        if least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
+            return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
     found: list[tuple[float, float]] = []
     for steps in directions(mechanism, delta):
         if found and heavy.fits(steps) and heavy.is_below(steps, found[0][0], log_delta):
@@ -90,8 +95,8 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         found.append(_epsilon(steps, log_delta, aim))
         if found[-1][0] >= EPSILON_LIMIT:
             break  # the other direction changes nothing
-    lowest = max(end for end, _ in found)
-    highest = min(max(end for _, end in found), _largest(mechanism)[1])
+    lowest = max(least, *(end for end, _ in found))
+    highest = min(most, max(end for _, end in found), _largest(mechanism)[1])
     if known and left_of(delta, known)[0] >= 0:
         highest = min(highest, _largest_finite(mechanism))
     return _ordered((lowest, highest if highest <= EPSILON_LIMIT else math.inf))
@@ -200,16 +205,30 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
     elif finite is not None:
         lower, upper = finite(epsilons)
     else:
-        curves: list[tuple[Array, Array]] = []
-        for steps in directions(mechanism, floor):
-            if curves and epsilons.size <= _FEW and heavy.fits(steps) and _is_below(steps, epsilons, curves[0][0]):
-                continue  # the other direction has the larger delta
-            curves.append(_log_delta(steps, epsilons, usual_tolerance(mechanism)))
-        lower = np.max([low for low, _ in curves], axis=0)
-        upper = np.max([high for _, high in curves], axis=0)
+        lower, upper = _composed(mechanism, epsilons, floor)
     lower, upper = np.where(beyond, -np.inf, lower), np.where(beyond, -np.inf, np.minimum(upper, 0.0))
     # delta falls: a lower bound holds to the left as well, an upper bound to the right
     return np.maximum.accumulate(lower[::-1])[::-1], np.minimum.accumulate(upper)
+
+
+def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Array, Array]:
+    """Certified bounds on log delta of pairs composed."""
+    aim = usual_tolerance(mechanism)
+    lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
+    if epsilons.size <= _FEW and beside.fits(mechanism):
+        found = [beside.log_delta(mechanism, float(epsilon), aim, _log_delta) for epsilon in epsilons]
+        lower, upper = np.array([low for low, _ in found]), np.array([high for _, high in found])
+        if _settled(lower, upper, 30 * aim):
+            return lower, upper
+    curves: list[tuple[Array, Array]] = []
+    for steps in directions(mechanism, floor):
+        if curves and epsilons.size <= _FEW and heavy.fits(steps) and _is_below(steps, epsilons, curves[0][0]):
+            continue  # the other direction has the larger delta
+        curves.append(_log_delta(steps, epsilons, aim))
+    return (
+        np.maximum(lower, np.max([low for low, _ in curves], axis=0)),
+        np.minimum(upper, np.max([high for _, high in curves], axis=0)),
+    )
 
 
 def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:

@@ -39,7 +39,7 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
     apart = _apart(group, log_delta, tolerance)
     if is_narrow(*apart, tolerance):
         return apart
-    return within(apart, rounds.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, _largest(group)))
+    return within(apart, rounds.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, largest(group)))
 
 
 def _apart(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
@@ -55,20 +55,20 @@ def _apart(group: Group, log_delta: float, tolerance: float) -> tuple[float, flo
     if not little or not rest:
         return 0.0, math.inf
     without, alone = Group(compose(rest), group.size), Group(compose(little), group.size)
-    most = _largest(alone) * (1 + 1e-12)
+    most = largest(alone) * (1 + 1e-12)
     low = 0.0
     for one in (alone, without):
-        low = max(low, _at(one, log_delta, tolerance)[0])
+        low = max(low, at(one, log_delta, tolerance)[0])
         if low >= EPSILON_LIMIT:
             return EPSILON_LIMIT, math.inf
     if not group.size * most < EPSILON_LIMIT:
         return low, math.inf
     deeper = log_delta - (group.size - 1) * most * (1 + 1e-12) - 1e-12 * (1 + abs(log_delta))
-    high = _at(without, deeper, tolerance)[1] + group.size * most
+    high = at(without, deeper, tolerance)[1] + group.size * most
     return low, high * (1 + 1e-12) if high <= EPSILON_LIMIT else math.inf
 
 
-def _at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
+def at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
     from hush.accounting.answers import epsilon as answered
 
     if group.mu is not None:
@@ -81,12 +81,22 @@ def _at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]
     return answered(group, math.exp(log_delta) * (1 + 1e-12), tolerance).lower, found.upper
 
 
+def log_delta_at(group: Group, epsilon: float, tolerance: float) -> tuple[float, float]:
+    """Certified bounds on log delta at one epsilon, whatever the group is of."""
+    from hush.accounting.answers import log_delta_curve
+
+    if group.mu is None and fits(group):
+        return log_delta(group, epsilon, tolerance)
+    lower, upper = log_delta_curve(group, np.array([epsilon]))
+    return float(lower[0]), float(upper[0])
+
+
 def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on log delta at one epsilon."""
     seen = _log_seen(group, epsilon)
     if seen > -tolerance:
         return seen, 0.0
-    return rounds.log_delta(*_asked(group, epsilon=epsilon), epsilon, tolerance, _largest(group))
+    return rounds.log_delta(*_asked(group, epsilon=epsilon), epsilon, tolerance, largest(group))
 
 
 def _log_seen(group: Group, epsilon: float) -> float:
@@ -97,7 +107,7 @@ def _log_seen(group: Group, epsilon: float) -> float:
     return max(float(alone), *(log_delta_above(steps, epsilon) for steps in directions(group.inner)))
 
 
-def _largest(group: Group) -> float:
+def largest(group: Group) -> float:
     return max(bounded.largest_total(steps) for steps in directions(group.inner))
 
 
@@ -112,12 +122,12 @@ def _asked(
     """The single record's curve, a model of it, the group's size, and the log of the least delta."""
     steps = directions(group.inner)
     least = max(least_delta(some) for some in steps)
-    makers = _makers(group)
-    rough = _rough(group, makers, log_delta, epsilon)
-    return Asked(makers), rough, group.size, math.log(least) if least > 0 else -math.inf
+    asked = makers(group)
+    model = rough(group, asked, log_delta, epsilon)
+    return Asked(asked), model, group.size, math.log(least) if least > 0 else -math.inf
 
 
-def _makers(group: Group) -> list[Maker]:
+def makers(group: Group) -> list[Maker]:
     from hush.accounting.answers import log_delta_curve
 
     parts, steps = group.inner.parts(), directions(group.inner)
@@ -141,13 +151,13 @@ def _makers(group: Group) -> list[Maker]:
 
 
 @np.errstate(all="ignore")
-def _rough(group: Group, makers: list[Maker], log_delta: float | None, epsilon: float) -> Model:
+def rough(group: Group, asked: list[Maker], log_delta: float | None, epsilon: float) -> Model:
     """About log delta of a single record, in the first direction: closely where the group's chain will be."""
-    first = makers[0]
+    first = asked[0]
     by_saddles = bounded.model(directions(group.inner))
     if isinstance(first, Whole):
         places = _PLACES if by_saddles is None else by_saddles.epsilons[1:]
-        curves = [maker.known(np.append(0.0, places)) for maker in makers if isinstance(maker, Whole)]
+        curves = [maker.known(np.append(0.0, places)) for maker in asked if isinstance(maker, Whole)]
         lower, upper = np.max([low for low, _ in curves], axis=0), np.max([high for _, high in curves], axis=0)
         logs = np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)
         if by_saddles is not None:
@@ -159,8 +169,8 @@ def _rough(group: Group, makers: list[Maker], log_delta: float | None, epsilon: 
     assert isinstance(bins, Binned)
     sizes = bins.rough(_COARSE)
     links = _model(_COARSE, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
-    at = np.abs(links.slopes)
-    fine = np.geomspace(max(0.4 * float(at.min()), 1e-8), max(2.0 * float(at.max()), 1e-6), _FINE)
+    slopes = np.abs(links.slopes)
+    fine = np.geomspace(max(0.4 * float(slopes.min()), 1e-8), max(2.0 * float(slopes.max()), 1e-6), _FINE)
     places = np.append(_COARSE, fine)
     order = np.argsort(places, kind="stable")
     return _model(places[order], np.append(sizes, bins.rough(fine))[order])
@@ -205,7 +215,7 @@ def pair(group: Group, floor: float = 0.0) -> Pair:
     known = listed(group)
     if known is not None:
         below = above = known
-        largest = group.inner.largest_loss
+        most = group.inner.largest_loss
     else:
         smallest = math.exp(_log_smallest(group, math.log(floor))) if floor > 0 else _SMALLEST
         points = max(100, min(2000, 200_000 // group.size))
@@ -213,13 +223,13 @@ def pair(group: Group, floor: float = 0.0) -> Pair:
         least = max(least_delta(steps) for steps in directions(group.inner))
         log_least = math.log(least) if least > 0 else -math.inf
         below, above = chains.bands(epsilons, *answers.log_delta_curve(group.inner, epsilons), log_least)
-        largest = float(epsilons[-1])
-    return chains.enclosed(below, above, group.size, largest)
+        most = float(epsilons[-1])
+    return chains.enclosed(below, above, group.size, most)
 
 
 def _log_smallest(group: Group, log_floor: float) -> float:
     """log of the single record's delta that, at the end of its curve, adds the floor: delta(e) e^{(k-1) e}."""
-    model = _rough(group, _makers(group), log_floor, 0.0)
+    model = rough(group, makers(group), log_floor, 0.0)
     known = model.logs > math.log(_SMALLEST)
     reached = known & (model.logs + (group.size - 1) * model.epsilons < log_floor)
     return float(model.logs[int(np.argmax(reached))]) if reached.any() else math.log(_SMALLEST)

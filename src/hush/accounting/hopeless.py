@@ -18,7 +18,7 @@ import numpy as np
 from hush.accounting.crossing import EPSILON_LIMIT
 from hush.accounting.doubts import doubts
 from hush.accounting.laws import UNDERFLOW
-from hush.accounting.losses import Enclosed, Pair
+from hush.accounting.losses import Enclosed, GaussianPair, Pair
 from hush.accounting.projection import glance
 
 _PLACES = np.geomspace(1e-6, 3e4, 60)
@@ -56,6 +56,9 @@ def _seen(steps: Sequence[tuple[Pair, int]], epsilon: float, doubted: bool) -> f
     mean = variance = log_kept = 0.0
     for pair, count in steps:
         lower = pair.lower if isinstance(pair, Enclosed) else pair
+        if isinstance(lower, GaussianPair):
+            mean, variance = mean + count * lower.mu**2 / 2, variance + count * lower.mu**2
+            continue
         p, q = lower.masses(_EDGES)
         p, q = doubts(lower, p, q, _EDGES).less(p, q) if doubted else (p, q)
         p[-1] = max(0.0, p[-1] - lower.infinite)  # what has no loss is left out

@@ -150,7 +150,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
     if rest <= 0:
         return low, high
     finite = log_delta + math.log(rest)
-    c, guess = _saddle(more, finite, None)
+    c, guess = saddle(more, finite, None)
     if guess > 0.9 * EPSILON_LIMIT and _log_delta(steps, np.array([EPSILON_LIMIT]), tolerance)[0][0] > log_delta:
         return EPSILON_LIMIT, high
     if c * guess < 1 and _log_delta(steps, np.zeros(1), tolerance)[1][0] <= log_delta:
@@ -170,10 +170,10 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
         short = 0.5 * (below + above) - log_delta if math.isfinite(below) else above - log_delta
         if abs(short) > 2 and aimed < 6 and math.isfinite(short):  # the saddle point was far off: aim again
             aimed += 1
-            c, found_there = _saddle(more, finite, None)
+            c, found_there = saddle(more, finite, None)
             if aimed > 2 or abs(found_there / guess - 1) < 1e-3:
                 guess = min(max(guess + short / c, guess / 3, 1.0001 * low), 3 * guess, 0.9999 * high)
-                c, _ = _saddle(more, None, guess)
+                c, _ = saddle(more, None, guess)
             else:
                 guess = min(max(found_there, 1.0001 * low), 0.9999 * high)
             continue
@@ -211,7 +211,7 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
         size = task.rough(middle)
         c = task.saddle(middle, size)
         _, coarse = task.sides(middle, size, c, _allowed(4 * tolerance, c, max(middle, 1e-3)))
-        c, _ = _saddle(coarse, None, middle)
+        c, _ = saddle(coarse, None, middle)
         for factor in (1.0, 8.0, 64.0):
             curve = _curve_near(task, c, middle, size, factor * tolerance)
             if curve is not None:
@@ -231,7 +231,7 @@ def curve_at(task: Task, epsilon: float, size: float, tolerance: float) -> cross
     """Certified bounds that are sharp near an epsilon where log delta is about `size`."""
     c = task.saddle(epsilon, size)
     _, coarse = task.sides(epsilon, size, c, _allowed(30 * tolerance, c, max(epsilon, 1e-3)))
-    c, _ = _saddle(coarse, None, epsilon)
+    c, _ = saddle(coarse, None, epsilon)
     return _curve_near(task, c, epsilon, size, tolerance) or _curve_near(task, c, epsilon, size, 30 * tolerance)
 
 
@@ -326,7 +326,7 @@ class Task:
         return Side(tuple(less), above=False), Side(tuple(more), above=True)
 
 
-def _saddle(side: Side, log_delta: float | None, epsilon: float | None) -> tuple[float, float]:
+def saddle(side: Side, log_delta: float | None, epsilon: float | None) -> tuple[float, float]:
     """The line through the saddle point of a delta or an epsilon, and about where that epsilon is."""
     reach = sum(count * law.largest for law, count in side.laws) or 1.0
     low, high = 1e-3 / reach, 1e12 / reach

@@ -1,0 +1,126 @@
+"""Groups among other groups, against plain sums: powers on a grid of levels, composed and convolved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from hush.accounting import Gaussian, Laplace, beside
+from hush.accounting.mechanisms import Mechanism
+
+Array = NDArray[np.float64]
+
+
+def _laplace(mu: float, epsilons: Array) -> Array:
+    return np.maximum(-np.expm1((epsilons - mu) / 2), 0.0)
+
+
+def _sampled(noise: float, rate: float, epsilons: Array) -> Array:
+    """One Gaussian step on a sample, the larger of both directions."""
+    mu = 1 / noise
+
+    def gaussian(at: Array) -> Array:
+        return np.asarray(ndtr(mu / 2 - at / mu) - np.exp(at) * ndtr(-mu / 2 - at / mu))
+
+    removed = rate * gaussian(np.log1p(np.expm1(epsilons) / rate))
+    left = np.maximum(1 + np.expm1(-epsilons) / rate, 1e-300)
+    added = rate * np.exp(epsilons) * left * gaussian(-np.log(left))
+    return np.maximum(removed, np.where(left > 1e-290, added, 0.0))
+
+
+def _group(delta: Callable[[Array], Array], furthest: float, size: int) -> tuple[Array, Array]:
+    """Losses and P-masses of a group's pair, from lines that touch the single record's power."""
+    places = furthest * np.linspace(0, 1, 1500) ** 1.5
+    deltas = delta(places)
+    slopes = np.append(np.exp(places), np.exp(-places))
+    cuts = np.append(deltas, -np.expm1(-places) + np.exp(-places) * deltas)
+    levels = np.concatenate(
+        [np.geomspace(1e-14, 0.3, 1200), np.linspace(0.3, 0.7, 200), 1 - np.geomspace(0.3, 1e-14, 1200)]
+    )
+    powers = levels
+    for _ in range(size):
+        powers = np.array([(cuts + slopes * level).min() for level in powers])
+    p, q = np.diff(powers, prepend=0.0, append=1.0), np.diff(levels, prepend=0.0, append=1.0)
+    kept = (p > 0) & (q > 0)
+    return np.log(p[kept] / q[kept]), p[kept]
+
+
+def _delta(pairs: list[tuple[Array, Array]], epsilon: float) -> float:
+    (first, p), (second, q) = pairs
+    return float(
+        sum(
+            mass * (q * -np.expm1(np.minimum(epsilon - loss - second, 0.0))).sum()
+            for loss, mass in zip(first, p, strict=True)
+        )
+    )
+
+
+CASES = [
+    (Laplace(3.0), _laplace, (1 / 3.0,), 0.34, Gaussian(2.0).poisson(0.1), _sampled, (2.0, 0.1), 2.5, 3, 1.1),
+    (Laplace(3.0), _laplace, (1 / 3.0,), 0.34, Gaussian(1.0).poisson(0.3), _sampled, (1.0, 0.3), 5.0, 2, 3.0),
+    (
+        Gaussian(4.0).poisson(0.5),
+        _sampled,
+        (4.0, 0.5),
+        2.0,
+        Gaussian(3.0).poisson(0.2),
+        _sampled,
+        (3.0, 0.2),
+        2.0,
+        5,
+        2.5,
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=["bounded", "one decides", "alike"])
+def test_two_groups_against_sums_on_a_grid(case: tuple) -> None:  # type: ignore[type-arg]
+    one, first, numbers, far, other, second, others, further, size, epsilon = case
+    pairs = [
+        _group(lambda at: first(*numbers, at), far, size),
+        _group(lambda at: second(*others, at), further, size),
+    ]
+    both = one.group(size) + other.group(size)
+    assert beside.fits(both)
+    delta = _delta(pairs, epsilon)
+    found = both.delta(epsilon)
+    assert found.lower <= delta * (1 + 1e-3)
+    assert delta * (1 - 1e-3) <= found.upper
+    assert found.upper - found.lower < 0.05 * delta
+    known = both.epsilon(delta)
+    assert known.lower <= epsilon * (1 + 1e-4)
+    assert epsilon * (1 - 1e-4) <= known.upper
+    assert known.upper - known.lower <= 1e-3 * known.upper
+
+
+DEEP = [
+    (Gaussian(5.91351).poisson(0.000584962) * 1776, 39, 4, Laplace(10.0) * 3, 2.3e-8),
+    (Gaussian(4.0).poisson(2e-5) * 50, 60, 14, Gaussian(30.0) * 2, 1e-12),
+    (Gaussian(5.5).poisson(2e-4) * 400, 90, 9, Gaussian(11.0) * 7, 1e-90),
+]
+
+
+@pytest.mark.parametrize(("inner", "size", "count", "other", "delta"), DEEP, ids=["bounded", "small", "deep"])
+def test_large_groups_beside_others_stay_narrow(
+    inner: Mechanism, size: int, count: int, other: Mechanism, delta: float
+) -> None:
+    both = inner.group(size) * count + other.group(size)
+    found = both.epsilon(delta)
+    assert 0 < found.upper - found.lower <= 1e-3 * found.upper < math.inf
+    # what leaves groups out tells no more
+    assert found.upper >= other.group(size).epsilon(delta).lower
+    assert found.upper >= (inner.group(size) * count).epsilon(delta).lower
+
+
+def test_a_group_beyond_the_limit_decides() -> None:
+    far = (Gaussian(7.8).poisson(0.88) * 118_000).group(7) * 3 + (Laplace(25.0) * 2).group(7)
+    found = far.epsilon(6e-12)
+    assert (found.lower, found.upper) == (1e4, math.inf)
+    plain = (Gaussian(0.63) * 12_000).group(23) * 9 + Laplace(0.148).group(23)
+    found = plain.epsilon(3e-11)
+    assert (found.lower, found.upper) == (1e4, math.inf)
