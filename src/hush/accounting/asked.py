@@ -31,10 +31,12 @@ _DEEP = 200.0  # a log delta below minus that is known no less well
 _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
 _ALIKE = 0.2  # log deltas that are no further apart share a line too
 _BELOW_BINS = -650.0  # a log delta for which bins of probabilities may have too little
+_BELOW_LABELS = -640.0  # and one for which labelled integrals have none
 _NEAREST = 6  # lines that are kept, asked for one epsilon
 _USELESS = 0.1  # of log delta, or of 100: known no better
 _LOST = 3  # such lines, and no more are set up: the next ones would be as bad
 _MANY = -100.0  # and below that one of many large ones
+_NEGLIGIBLE = -36.0, -24.0, -16.0  # logs of what a line may miss: where the first takes too many nodes, more
 _LARGE = -30.0  # a log delta for which losses are mostly large
 _ORDERS = np.geomspace(0.8, 1.25, 21)  # as parts of a line's own
 _BINNED = 3e-4  # of log delta: what bins know at once
@@ -156,7 +158,8 @@ class Sampled:
         binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED else None
         if binned is not None and _width(binned, epsilon) <= enough:
             return binned
-        found = self._jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None
+        labelled = self.composition.gaussian == 0 and epsilon > 0 and size > _BELOW_LABELS
+        found = self._jumps(epsilon, size, enough) if labelled else None
         return found or binned or self.binned.curve(epsilon, size, tolerance)
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
@@ -348,9 +351,10 @@ def _line(
         task, c, size = contour.solve_for_epsilon(
             composition.steps, composition.gaussian, direction, epsilon, depth=_FURTHER
         )
-        return task, contour.line(task, c, -36.0), size
     except contour.TooWideError:
         return None, None, 0.0
+    lines = (contour.line(task, c, negligible) for negligible in _NEGLIGIBLE)
+    return task, next((line for line in lines if line is not None), None), size
 
 
 def _width(curve: Curve, epsilon: float) -> float:

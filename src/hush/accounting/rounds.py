@@ -19,6 +19,7 @@ from hush.accounting.losses import Array
 _ROUNDS = 5
 _GLANCES = 2
 _SCALES = 0.8, 1.25
+_NEAR = 0.1  # of log delta: so close, links are where they belong
 _NARROWED = 0.7  # times what was known before: a look that was worth it
 _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
 _FURTHER = 1.1  # times an epsilon where delta is next to 1: if it still is there, a rough look will do
@@ -139,7 +140,8 @@ def log_delta(
             return low, high
         if abs(links.log_delta - before.log_delta) < 0.3:
             break
-    for _ in range(_ROUNDS):
+    width = math.inf
+    for k in range(_ROUNDS):
         sharpness = chain.sharpness
         chain.sharpness = max(sharpness, links.spare / size / 1000)
         chain.look(links, tolerance, for_delta=True)
@@ -155,7 +157,10 @@ def log_delta(
             high = min(high, chain.split(_summing_to(scale * links.slopes, at)))
             if high - low <= tolerance * max(1.0, -high):
                 return min(low, high), max(low, high)
-        if chain.epsilons.size > MOST:
-            break
+            if high - low < _NEAR:
+                break
+        if chain.epsilons.size > MOST or (k > 0 and not high - low < _NARROWED * width):
+            break  # nor would another look help
+        width = high - low
         chain.sharpness /= 3 if high - low < 0.3 else 1
     return min(low, high), max(low, high)
