@@ -159,7 +159,7 @@ def log_delta(
                 return min(low, high), max(low, high)
             if high - low < _NEAR:
                 break
-        if chain.epsilons.size > MOST or (k > 0 and not high - low < _NARROWED * width):
+        if chain.epsilons.size > MOST or (k > 1 and not high - low < _NARROWED * width):
             break  # nor would another look help
         width = high - low
         chain.sharpness /= 3 if high - low < 0.3 else 1
