@@ -19,7 +19,7 @@ from hush.accounting.losses import Array
 _ROUNDS = 5
 _GLANCES = 2
 _SCALES = 0.8, 1.25
-_NEAR = 0.1  # of log delta: so close, links are where they belong
+_NEAR = 0.1  # of log delta: so close, others would be no better
 _NARROWED = 0.7  # times what was known before: a look that was worth it
 _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
 _FURTHER = 1.1  # times an epsilon where delta is next to 1: if it still is there, a rough look will do
@@ -157,8 +157,8 @@ def log_delta(
             high = min(high, chain.split(_summing_to(scale * links.slopes, at)))
             if high - low <= tolerance * max(1.0, -high):
                 return min(low, high), max(low, high)
-            if high - low < _NEAR:
-                break
+            if high - low < _NEAR and at > 0.5 * float(np.abs(links.slopes).sum()):
+                break  # links are where they belong, but where they cross the diagonal
         if chain.epsilons.size > MOST or (k > 1 and not high - low < _NARROWED * width):
             break  # nor would another look help
         width = high - low
