@@ -8,9 +8,9 @@ import pytest
 
 from hush.accounting import Gaussian, Laplace
 from hush.accounting.bounded import largest_total, near_top
-from hush.accounting.heavy import Side
 from hush.accounting.kinds import directions
 from hush.accounting.points import LaplaceLaw
+from hush.accounting.sides import Side
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -16,6 +16,8 @@ from projected import Kind, composed
 from scipy.special import kve
 
 from hush.accounting import Gaussian, Laplace, Projected, binning, heavy
+from hush.accounting.answers import log_delta_curve, spread_epsilons
+from hush.accounting.cells import rough_look
 from hush.accounting.kinds import directions
 from hush.accounting.losses import GaussianPair, Poisson
 from hush.accounting.projection import ProjectedPair
@@ -161,6 +163,29 @@ def test_jumps_of_several_sizes_agree_with_fourier_sums_at_any_depth(
     there = composed([kind]).delta(bounds.upper)
     assert there.lower <= delta * (1 + 1e-9)
     assert there.upper <= there.lower * (1 + 2e-3 * max(1.0, -math.log(delta) / 10))
+
+
+@pytest.mark.parametrize("kind", [(1.3, 10, 0.02, 200), (2.335, 50, 0.0366, 31), (0.8, 12, 0.3, 40)])
+def test_whole_curves_agree_with_fourier_sums(kind: Kind) -> None:
+    run = composed([kind])
+    epsilons = spread_epsilons(run, 400, 1e-9)
+    lower, upper = log_delta_curve(run, epsilons, 1e-6)
+    seen = upper > math.log(1e-6)
+    assert np.all(np.exp(upper) - np.exp(lower) <= 4e-4)
+    for k in [0, *np.flatnonzero(seen)[1 :: np.count_nonzero(seen) // 12]]:
+        exact = max(_fourier_delta([kind], way, epsilons[k], epsilons[k] + 40) for way in (+1, -1))
+        assert math.exp(lower[k]) <= exact * (1 + 1e-6)
+        assert math.exp(upper[k]) >= exact * (1 - 1e-6)
+
+
+def test_a_line_says_the_same_of_many_epsilons_as_of_each() -> None:
+    rough = rough_look(directions(composed([(2.0, 6, 0.3, 60)]))[0])
+    curve = heavy.curve_at(rough, 5.0, rough.log_delta(5.0), 1e-4)
+    epsilons = np.linspace(3.0, 7.0, 50)
+    lower, upper = curve(epsilons)
+    alone = [curve(epsilons[k : k + 1]) for k in range(50)]
+    np.testing.assert_allclose(lower, [low[0] for low, _ in alone], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(upper, [high[0] for _, high in alone], rtol=0, atol=1e-11)
 
 
 WIDE_BEFORE: list[tuple[list[Kind], float]] = [

@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hush.accounting import beside, crossing, grouped, heavy, lattice, published, scattered, single, subsampled
+from hush.accounting.asked import heavy_curve
 from hush.accounting.bounds import Bounds
 from hush.accounting.errors import (
     Array,
@@ -43,6 +44,9 @@ _FURTHEST = 1e6  # epsilons beyond are asked no more: delta is no larger there
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _ENOUGH = 0.01  # the relative width of an interval that no other engine makes narrower
 _FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsilon
+_CURVED = 1.5e-4  # of delta: what a whole curve of heavy tails may be off
+_HEAVY_POWER = 4.0  # by which epsilons are denser near 0
+_UNSEEN = 0.02  # of a delta too small to be seen on it
 _FEW = 4  # epsilons that may each have a look of their own
 _VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
 _SMALLEST = 1e-300
@@ -121,7 +125,7 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
         found = engine(steps, log_delta, tolerance)
         low, high = max(low, found[0]), min(high, found[1])
         # the lattice knows less of heavy tails
-        enough = _ENOUGH if engine is heavy.epsilon and heavy.fits(steps) else 1.1 * tolerance
+        enough = max(1.1 * tolerance, _ENOUGH if engine is heavy.epsilon and heavy.fits(steps) else 0.0)
         if low >= EPSILON_LIMIT or high - low <= max(enough * high, _FINEST) < math.inf:
             break
     return low, high
@@ -204,6 +208,9 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
         lower, upper = np.array([low for low, _ in found]), np.array([high for _, high in found])
     elif finite is not None:
         lower, upper = finite(epsilons)
+    elif epsilons.size > _FEW and _is_heavy(mechanism, floor):
+        most = _CURVED if floor == 0 else _UNSEEN
+        lower, upper = heavy_curve(directions(mechanism, floor), epsilons, _CURVED, most)
     else:
         lower, upper = _composed(mechanism, epsilons, floor)
     lower, upper = np.where(beyond, -np.inf, lower), np.where(beyond, -np.inf, np.minimum(upper, 0.0))
@@ -222,6 +229,8 @@ def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Arra
             return lower, upper
     curves: list[tuple[Array, Array]] = []
     for steps in directions(mechanism, floor):
+        if curves and not epsilons.any():
+            continue  # delta(0) is the same in both directions
         if curves and epsilons.size <= _FEW and heavy.fits(steps) and _is_below(steps, epsilons, curves[0][0]):
             continue  # the other direction has the larger delta
         curves.append(_log_delta(steps, epsilons, aim))
@@ -272,18 +281,20 @@ def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
     """The certified trade-off curve, from `points` certified deltas."""
     if points < 10:
         raise ValueError(f"A trade-off curve needs at least 10 points, got {points}.")
-    below, above = _lines(mechanism, points, 1e-15)
     total = error_sum(mechanism)
+    below, above = _lines(mechanism, points, 1e-15, total)
     alpha = default_levels(points)
     curve = ErrorCurve(alpha, alpha, alpha, below, above, total, str(mechanism))
     lower, upper = curve(alpha)
     return ErrorCurve(alpha, lower, upper, below, above, total, str(mechanism))
 
 
-def _lines(mechanism: Mechanism, points: int, smallest: float) -> tuple[Lines, Lines]:
+def _lines(mechanism: Mechanism, points: int, smallest: float, total: Bounds | None = None) -> tuple[Lines, Lines]:
     epsilons = spread_epsilons(mechanism, points, smallest)
-    bounds = log_delta_curve(mechanism, epsilons, _VISIBLE)
-    return lines_from_curve(epsilons, *bounds, math.exp(_log_least(mechanism, _VISIBLE)))
+    lower, upper = log_delta_curve(mechanism, epsilons, _VISIBLE)
+    if total is not None:  # delta(0) may be known better
+        upper = np.minimum(upper, math.log(1 - total.lower + _TINY))
+    return lines_from_curve(epsilons, lower, upper, math.exp(_log_least(mechanism, _VISIBLE)))
 
 
 def _log_least(mechanism: Mechanism, floor: float = 0.0) -> float:
@@ -296,11 +307,21 @@ def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array
     """Epsilons from 0 to where delta is that small, or as far as makes sense."""
     rest = without_leaks(mechanism)[0]
     far = epsilon(rest, smallest, tolerance=0.05)
-    while math.isinf(far.upper) and smallest < 1e-2:  # a delta below what remains at any epsilon says nothing
+    leaks = _log_least(rest) > -math.inf
+    # a delta below what remains at any epsilon says nothing
+    while math.isinf(far.upper) and smallest < 1e-2 and (leaks or far.lower < _LARGEST_EXPONENT):
         smallest *= 1e10 if smallest < 1e-20 else 30
         far = epsilon(rest, min(smallest, 0.5), tolerance=0.05)
     last = min(far.upper if math.isfinite(far.upper) else max(far.lower, 1.0), _LARGEST_EXPONENT)
-    return np.asarray((last or 1.0) * np.linspace(0.0, 1.0, points) ** 1.5)
+    power = _HEAVY_POWER if _is_heavy(rest, smallest) else 1.5
+    return np.asarray((last or 1.0) * np.linspace(0.0, 1.0, points) ** power)
+
+
+def _is_heavy(mechanism: Mechanism, floor: float) -> bool:
+    """Whether a whole curve is one of a few kinds of heavy-tailed steps."""
+    if has_renyi(mechanism) or any(isinstance(part, Group) for part, _ in mechanism.parts()):
+        return False
+    return all(heavy.is_simple(steps) for steps in directions(mechanism, floor))
 
 
 def error_sum(mechanism: Mechanism) -> Bounds:

@@ -22,6 +22,7 @@ from hush.accounting.cells import Rough, Steps, rough_look
 from hush.accounting.crossing import Curve
 from hush.accounting.line import Line, log_peak
 from hush.accounting.losses import Array
+from hush.accounting.sides import Chernoff
 from hush.accounting.subsampled import Composition, chernoff_curve
 
 Places = NDArray[np.intp]
@@ -44,6 +45,8 @@ _FURTHEST = 8.0  # times as far, where lines serve as much
 _SAME = 0.003  # where a new one would say the same
 _FURTHER = 1.5  # as deep as that a line may be asked, as a multiple of its own log delta
 _DEEPER = 8.0  # logs: labelled integrals so much sharper than they need be serve far to the left
+_GLANCED = 16.0  # minus the log of a delta for which bins are good enough for a glance at all larger ones
+_PLACES = 60  # of a whole curve, at which a rough look is had
 _REACH = 0.6  # and where a line that is kept may be sharp
 
 
@@ -126,12 +129,23 @@ class Binned:
         return np.logaddexp(sizes, leak)
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
-        if self.look is not None and epsilon > 0:
+        if self.look is not None and (epsilon > 0 or heavy.fits(self.steps)):
             return heavy.curve_at(self.look, epsilon, size, tolerance)
         return scattered.curve_at(self.task, epsilon, size, tolerance)
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        if self.look is not None and heavy.fits(self.steps):
+            depth = math.ceil(math.log2(max(_GLANCED, -size)))
+            if depth not in self._bounds:
+                place = self.look.guess(-(2.0**depth))
+                self._bounds[depth] = heavy.chernoff_near(self.look, place, -(2.0**depth))
+            return self._bounds[depth](epsilons)
         return scattered.chernoff_at(self.task, epsilons, epsilon, size)
+
+    @cached_property
+    def _bounds(self) -> dict[int, Chernoff]:
+        """From one law each, for a depth and all that is less deep."""
+        return {}
 
 
 @dataclass
@@ -268,15 +282,19 @@ class Asked:
         self.kept = [[] for _ in self.makers]
 
     @np.errstate(all="ignore")
-    def __call__(self, epsilons: Array, sizes: Array, tolerance: float) -> tuple[Array, Array]:
+    def __call__(self, epsilons: Array, sizes: Array, tolerance: float | Array) -> tuple[Array, Array]:
         """Certified bounds on log delta at ascending epsilons >= 0, where it is about as large as `sizes` say.
 
+        These are those of the first direction, or one row for each; and so are tolerances, where they vary.
         As wide as the tolerance says, as a share of log delta, or of 1, where that can be had.
         """
         lower, upper = np.full(epsilons.shape, -np.inf), np.full(epsilons.shape, -np.inf)
-        for maker, kept in zip(self.makers, self.kept, strict=True):
-            low, high = self._one(maker, kept, epsilons, sizes, lower, tolerance)
-            lower, upper = np.fmax(lower, low), np.maximum(upper, high)
+        for k, (maker, kept) in enumerate(zip(self.makers, self.kept, strict=True)):
+            same = (epsilons == 0) & (k > 0)  # delta(0) is the same in both directions
+            own, wanted = (np.broadcast_to(row, (len(self.makers), epsilons.size))[k] for row in (sizes, tolerance))
+            enough = np.where(same & (upper - lower <= wanted), np.inf, lower)
+            low, high = self._one(maker, kept, epsilons, own, enough, wanted)
+            lower, upper = np.fmax(lower, low), np.where(same, np.minimum(upper, high), np.maximum(upper, high))
         return np.minimum(lower, upper), np.maximum(lower, upper)
 
     def _one(
@@ -286,7 +304,7 @@ class Asked:
         epsilons: Array,
         sizes: Array,
         enough: Array,
-        tolerance: float,
+        tolerances: Array,
     ) -> tuple[Array, Array]:
         lower, upper = maker.least(epsilons), np.zeros(epsilons.shape)
         upper[epsilons >= maker.largest] = -np.inf
@@ -296,9 +314,11 @@ class Asked:
             if where.size:
                 low, high = curve(epsilons[where])
                 lower[where], upper[where] = np.fmax(lower[where], low), np.fmin(upper[where], high)
+                # delta falls: a lower bound holds to the left as well, an upper bound to the right
+                lower[:], upper[:] = np.maximum.accumulate(lower[::-1])[::-1], np.minimum.accumulate(upper)
 
         def waiting() -> Places:
-            wide = ~(upper - lower <= tolerance * np.clip(-upper, 1.0, _DEEP)) & (upper > enough)
+            wide = ~(upper - lower <= tolerances * np.clip(-upper, 1.0, _DEEP)) & (upper > enough)
             return np.flatnonzero(wide & ~tried)
 
         # those nearby first, and no more than a few: each costs a sum over its nodes
@@ -314,12 +334,14 @@ class Asked:
             last = float(epsilons[left[-1]])
             # curves bend near the end
             reach = min(last * _CLOSE * further + 1e-12, max(maker.largest - last, 0.0))
-            close = left[(epsilons[left] >= last - reach) | (sizes[left] < sizes[left[-1]] + _ALIKE)]
+            near = left[epsilons[left] >= last - reach]
+            close = np.union1d(near, left[sizes[left] < sizes[left[-1]] + _ALIKE])
             where = close[-1 if maker.one_sided else close.size // 2]
-            at, size = float(epsilons[where]), float(sizes[where])
+            at, size, tolerance = (float(row[where]) for row in (epsilons, sizes, tolerances))
             tried[close] = True
             if np.isfinite(enough[close]).all():
-                upper[close] = np.fmin(upper[close], maker.bound(epsilons[close], at, size))
+                deep = max(size, float(enough[close].min()))
+                upper[close] = np.fmin(upper[close], maker.bound(epsilons[close], at, deep))
                 if np.all(upper[close] <= enough[close]):
                     continue
             if any(line.knows(at, size, tolerance, maker.largest) for line in kept):
@@ -329,13 +351,27 @@ class Asked:
             lost += made is None or not _width(made, at) < _USELESS * max(100.0, -size)
             if made is not None:
                 kept.append(Kept(at, size, tolerance, made))
-                ask(made, left[epsilons[left] >= at * (1 - _REACH) - 1e-3])
+                ask(made, np.union1d(close, left[epsilons[left] >= at * (1 - _REACH) - 1e-3]))
             # where lines serve all they were set up for the next may be further apart
             tried[close] = False
             served = not np.isin(close, waiting()).any()
-            tried[close] = further == 1
+            tried[near] = further == 1
             further = min(2 * further, _FURTHEST) if served else 1.0
         return lower, upper
+
+
+@np.errstate(all="ignore")
+def heavy_curve(ways: Sequence[Steps], epsilons: Array, least: float, most: float) -> tuple[Array, Array]:
+    """A whole curve of losses with heavy tails, at many ascending epsilons >= 0.
+
+    log delta is as wide as the `least` for delta itself to be as wide as that, but no wider than the `most`.
+    """
+    makers = [Binned(steps) for steps in ways]
+    spread = np.append(0, np.geomspace(1, epsilons.size - 1, _PLACES))
+    places = np.unique(epsilons[np.rint(spread).astype(int)])
+    sizes = np.array([np.interp(epsilons, places, np.minimum(maker.rough(places), 0.0)) for maker in makers])
+    widths = np.clip(least * np.exp(-sizes), least, most)
+    return Asked(makers)(epsilons, sizes, widths / np.clip(-sizes, 1.0, _DEEP))
 
 
 def share(size: float) -> float:

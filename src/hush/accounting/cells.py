@@ -86,8 +86,8 @@ class Rough:
 
     def chernoff(self, first: int, last: int, epsilon: float) -> tuple[float, float]:
         """The best of the bounds on log delta of a bracket, and its order."""
-        bounds = self.log_mgf(first, last) - self.orders * epsilon + log_peak(self.orders)
-        k = int(np.nanargmin(bounds))
+        bounds = self.log_mgf(first, last) - self.orders * epsilon + self._peaks
+        k = int(np.argmin(np.where(np.isnan(bounds), np.inf, bounds)))
         return float(bounds[k]), float(self.orders[k])
 
     def order(self, first: int, last: int, epsilon: float) -> float:
@@ -103,6 +103,10 @@ class Rough:
         return float(self.orders[int(np.nanargmin(period))])
 
     @cached_property
+    def _peaks(self) -> Array:
+        return log_peak(self.orders)
+
+    @cached_property
     def _single(self) -> Array:
         """log of the transform of each cell's bracket: (cells, orders)."""
         total, rises = self.logs
@@ -111,7 +115,7 @@ class Rough:
 
     def sizes(self, epsilon: float) -> Array:
         """log delta of each cell's bracket: by the saddle point's approximation or, of one large loss, as a sum."""
-        bounds = self._single - self.orders * epsilon + log_peak(self.orders)
+        bounds = self._single - self.orders * epsilon + self._peaks
         rows, k = np.arange(self.ends.size), np.clip(np.nanargmin(bounds, axis=1), 1, self.orders.size - 2)
         c, before, here, after = self.orders[k], *(self._single[rows, k + j] for j in (-1, 0, 1))
         left, right = c - self.orders[k - 1], self.orders[k + 1] - c
@@ -162,7 +166,7 @@ class Rough:
     def groups(self, epsilon: float) -> list[tuple[int, int]]:
         """Cells joined to as few brackets as a line each can see."""
         top = self.top(epsilon)
-        single = [self.chernoff(k, k, epsilon)[0] for k in range(top + 1)]
+        single = np.nanmin(self._single[: top + 1] - self.orders * epsilon + self._peaks, axis=1).tolist()
         most, many = max(single), len(self.survey.steps) >= MANY  # kinds, whose lines cost much
         found, first = [], 0
         while first <= top:
