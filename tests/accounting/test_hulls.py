@@ -73,3 +73,66 @@ def test_a_function_that_is_not_symmetric_promises_the_larger_of_it_and_its_inve
         found = promised.delta(epsilon)
         assert found.lower - 1e-12 <= true + 1e-4 * true
         assert true <= found.upper + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("alphas", "betas"),
+    [
+        (
+            (0.0, 8.659739592076221e-14, 2.4291679778798425e-13, 0.9528866465241064, 0.9528866492870989, 1.0),
+            (
+                0.9462170928665432,
+                0.9461863473759935,
+                0.9461863473732797,
+                6.197087287773684e-11,
+                2.8642199723094564e-11,
+                0.0,
+            ),
+        ),
+        (
+            (0.0, 6.517009154549669e-13, 8.404388296412435e-13, 0.9961937915766996, 1.0),
+            (0.8151777653697199, 0.8151777653646393, 0.8151777653641576, 0.0014404216840824269, 0.0),
+        ),
+        (
+            (0.0, 5.038949105973245e-06, 0.9936517118983175, 1.0),
+            (0.6813584202181726, 0.6813340805573245, 2.220446049250313e-16, 0.0),
+        ),
+    ],
+)
+def test_short_chords_extended_far_are_what_the_points_say(alphas: tuple[float, ...], betas: tuple[float, ...]) -> None:
+    """In fractions.  What rounding might do to a chord over 1e-13 was taken from both bounds: 0.89693407, not ...06."""
+    a, b = ([Fraction(number) for number in row] for row in (alphas, betas))
+    slopes = [(y - z) / (end - x) for x, end, y, z in zip(a, a[1:], b, b[1:], strict=False)] + [Fraction(0)]
+    corners = [(a[0], min(b[1] + slopes[1] * a[1], b[0]))]
+    for k in range(1, len(a) - 1):
+        height = b[k] - b[k + 1] - slopes[k + 1] * (a[k + 1] - a[k])
+        at = a[k] + height / (slopes[k - 1] - slopes[k + 1])
+        corners += [(a[k], b[k]), (at, b[k] - slopes[k - 1] * (at - a[k]))]
+    corners.append((Fraction(1), Fraction(0)))
+    # every line below all corners, and its mirror image, is below f: the best attack is the least of what they allow
+    lines = []
+    for j, (x, y) in enumerate(corners):
+        for u, v in corners[:j]:
+            slope = (v - y) / (x - u) if x > u else None
+            if slope is not None and slope > 0 and all(v - slope * (p - u) <= q for p, q in corners):
+                miss = v + slope * u
+                lines += [(1 - miss, slope), (1 - miss / slope, 1 / slope)]
+    lines.append((Fraction(1), Fraction(0)))
+    places = {Fraction(0), Fraction(1)}
+    for c, m in lines:
+        places |= {(d - c) / (m - n) for d, n in lines if m != n and 0 < (d - c) / (m - n) < 1}
+    release = Tradeoff(alphas, betas)
+    for epsilon in (0.0, 1e-3, 0.5):
+        truth = max(min(c + m * x for c, m in lines) - Fraction(math.exp(epsilon)) * x for x in places)
+        found = release.delta(epsilon)
+        assert found.lower <= float(truth) + 1e-15
+        assert found.upper >= float(truth) - 1e-15
+        assert found.width <= 1e-9
+
+
+def test_a_group_of_points_is_not_beyond_all_epsilons() -> None:
+    """Composed in 80 digits epsilon is 32.30036; it came out as beyond 1e4."""
+    alphas = (0.0, 5.038949105973245e-06, 0.9936517118983175, 1.0)
+    betas = (0.6813584202181726, 0.6813340805573245, 2.220446049250313e-16, 0.0)
+    found = Tradeoff(alphas, betas).group(2).epsilon(0.46789548794614166)
+    assert found.lower <= 32.30036113 <= found.upper

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -232,12 +233,30 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
     With ``chords`` it may be any that is convex through the points: less revealing than it is that made of the chords.
     """
     a, b = np.asarray(alphas, dtype=float), np.asarray(betas, dtype=float)
-    slopes = -np.diff(b) / np.diff(a)
+    corners = _rounded_corners(a, b) if chords else _exact_corners(alphas, betas)
+    corner_a, corner_b, steepness = (np.array(row) for row in zip(*corners, strict=True))
     # Of the points the lower hull: chords between points that rounding moved have slopes that are not those of f.
-    above = _lines_of_hull(*lower_hull(a, b))
-    # Extended chords: between points k and k+1 f lies above the chords before and after, which meet in between.  The
-    # lower hull of these corners is below f.
-    corner_a, corner_b, unsure = [0.0], [float(b[0])], [_POINTS]
+    above = lower_hull(a, b) if chords else lower_hull(np.append(corner_a, 1.0), np.append(corner_b, 0.0))
+    # Lowered by what rounding may do to a point, upwards or, where f is flat, sideways: every line of the hull is then
+    # below f from end to end.  Short ones near 1 would else, mirrored, be wrong by far more than rounding.
+    lowered = np.maximum(corner_b - _POINTS * np.minimum(1.0, steepness), 0.0)
+    hull = lower_hull(np.append(corner_a, 1.0), np.append(lowered, 0.0))
+    below = _under(_lines_of_hull(*hull), *hull)
+    lower = _lines_of_hull(*above).mirrored()
+    return Enclosed(lower=_moved(atoms_of(lower), -1), upper=_moved(atoms_of(below.mirrored()), 1))
+
+
+Corner = tuple[float, float, float]
+"""A type I error, the least type II error there, and how steep the chord before it is."""
+
+
+def _rounded_corners(a: Array, b: Array) -> list[Corner]:
+    """Where neighbouring chords, extended, meet: between two points f lies above the chords before and after.
+
+    The values of f were rounded, and a short chord that is extended far carries that along.
+    """
+    slopes = -np.diff(b) / np.diff(a)
+    corners: list[Corner] = [(0.0, float(b[0]), 1.0)]
     for k in range(len(slopes)):
         before = slopes[k - 1] if k > 0 else np.inf
         after = slopes[k + 1] if k + 1 < len(slopes) else 0.0
@@ -245,22 +264,33 @@ def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: b
         if np.isfinite(before) and before - after > 1e-300:
             at = float(np.clip((b[k] - b[k + 1] + before * a[k] - after * a[k + 1]) / (before - after), a[k], a[k + 1]))
         value = b[k + 1] + after * (a[k + 1] - at)
-        if k + 1 < len(slopes):  # a short chord that is extended far carries its rounding along
+        if k + 1 < len(slopes):
             value -= 4e-16 * max((a[k + 1] - at) / (a[k + 2] - a[k + 1]) - 1, 0.0)
         if np.isfinite(before):
             carried = 4e-16 * max((at - a[k]) / (a[k] - a[k - 1]) - 1, 0.0)
             value = min(max(value, b[k] - before * (at - a[k]) - carried), b[k])
-        corner_a.append(at)
-        corner_b.append(float(np.clip(value, 0.0, 1 - at)))
-        unsure.append(_POINTS * min(1.0, float(before)))
-    if not chords:
-        above = _lines_of_hull(*lower_hull(np.append(corner_a, 1.0), np.append(corner_b, 0.0)))
-    # Lowered by what rounding may do to a point, upwards or, where f is flat, sideways: every line of the hull is then
-    # below f from end to end.  Short ones near 1 would else, mirrored, be wrong by far more than rounding.
-    lowered = np.maximum(np.array(corner_b) - unsure, 0.0)
-    hull = lower_hull(np.append(corner_a, 1.0), np.append(lowered, 0.0))
-    below = _under(_lines_of_hull(*hull), *hull)
-    return Enclosed(lower=_moved(atoms_of(above.mirrored()), -1), upper=_moved(atoms_of(below.mirrored()), 1))
+        corners.append((float(at), float(np.clip(value, 0.0, 1 - at)), float(before)))
+    return corners
+
+
+def _exact_corners(alphas: Sequence[float], betas: Sequence[float]) -> list[Corner]:
+    """The same of points that are what they are: in fractions, each corner rounded once.
+
+    Chords that rise, or don't flatten, by what rounding did to the points, are met at an end of the cell.
+    """
+    a, b = ([Fraction(number) for number in row] for row in (alphas, betas))
+    slopes = [(y - last) / (end - x) for x, end, y, last in zip(a, a[1:], b, b[1:], strict=False)]
+    corners: list[Corner] = [(0.0, float(b[0]), 1.0)]
+    for k, start in enumerate(a[:-1]):
+        after = max(slopes[k + 1], Fraction(0)) if k + 1 < len(slopes) else Fraction(0)
+        if k == 0:
+            corners.append((0.0, float(min(b[1] + after * a[1], b[0])), math.inf))
+            continue
+        before, rest = slopes[k - 1], b[k] - b[k + 1] - after * (a[k + 1] - start)
+        at = start + min(max(rest / (before - after), Fraction(0)), a[k + 1] - start) if before > after else start
+        value = min(b[k + 1] + after * (a[k + 1] - at), b[k])
+        corners.append((float(at), max(float(min(value, 1 - at)), 0.0), float(before)))
+    return corners
 
 
 def _lines_of_hull(alpha: Array, beta: Array) -> Lines:
