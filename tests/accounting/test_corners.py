@@ -27,8 +27,11 @@ from hush.accounting import (
     Tradeoff,
     binning,
     classical,
+    survey,
     tradeoff,
 )
+from hush.accounting.losses import guarantees
+from hush.accounting.releases import SampledTradeoff
 
 
 @pytest.mark.parametrize("delta", [1e-310])
@@ -328,3 +331,20 @@ def test_groups_of_groups_whose_losses_have_no_known_centre_raise_nothing() -> N
     sample = Gaussian(0.2539982264332249, REPLACE_ONE).uniform(3222, of=154147) * 141
     bounds = (sample.group(4) * 2).epsilon(5.47e-7)
     assert 1000 < bounds.lower <= bounds.upper
+
+
+def test_groups_of_what_is_all_but_told_raise_nothing() -> None:
+    # every finite loss of the more revealing law had lost its mass: a survey of nothing raised
+    alphas = (0.0, 4.7128070335134e-09, 4.712807255558005e-09, 1.0)
+    betas = (2.404688759494178e-05, 2.220446049250313e-16, 0.0, 0.0)
+    run = (SampledTradeoff(alphas, betas) * 2).group(3)
+    for epsilon in (0.0, 1.0, 1e4):
+        assert run.delta(epsilon).upper >= 1 - betas[0] ** 2
+    assert run.epsilon(0.99999).upper == math.inf
+
+
+def test_the_scale_of_rounding_counts_every_atom() -> None:
+    # of pairs with more than 32 outcomes none was counted
+    many = guarantees(tuple((0.1 * k, 10.0 ** (-0.2 * k) * 0.5) for k in range(1, 60)))
+    assert len(many.losses) > 32
+    assert survey.Survey(((many, 3),)).doubt >= 3 * (1 + max(many.losses))

@@ -1,7 +1,7 @@
 """A rough picture of the losses of many steps: where a certified computation should look.
 
-Nothing here enters a bound. The lattice accountant takes its tilt, cut-offs and spacing from a `Plan`; a poor plan
-costs width, not truth.
+Nothing here enters a bound but the scale of rounding (`Survey.doubt`). The lattice accountant takes its tilt, cut-offs
+and spacing from a `Plan`; a poor plan costs width, not truth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting.laws import spread
-from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.projection import ProjectedPair, glance
 
 _SMALLEST = 1e-10  # loss that is told apart, or a hundredth of what is usual
@@ -33,6 +33,15 @@ def _usual(pair: Pair) -> float:
     if isinstance(sample.inner, ProjectedPair):
         return sample.rate / max(sample.inner.noise_multiplier, 1.0)
     return sample.rate * min(sample.inner.mu, 1.0) if isinstance(sample.inner, GaussianPair) else 1.0
+
+
+def _furthest(pair: Pair) -> float:
+    """The largest |loss| that carries mass of its own, however many there are."""
+    if isinstance(pair, Enclosed):
+        return max(_furthest(pair.lower), _furthest(pair.upper))
+    inner = pair.pair if isinstance(pair, Reversed) else pair.inner if isinstance(pair, Poisson | Uniform) else None
+    own = pair.losses if isinstance(pair, Atoms) else pair.atoms
+    return max(0.0 if inner is None else _furthest(inner), *map(abs, own), 0.0)
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Survey:
     @cached_property
     def doubt(self) -> float:
         """Steps, weighted by how far out their atoms lie: the scale of the rounding of losses."""
-        return sum(count * (1 + max(map(abs, pair.atoms), default=0.0)) for pair, count in self.steps)
+        return sum(count * (1 + _furthest(pair)) for pair, count in self.steps)
 
     @cached_property
     def counts(self) -> Array:
@@ -80,8 +89,10 @@ class Survey:
 
     @cached_property
     def masses(self) -> Array:
-        """P-masses of the more revealing laws on the nodes, one row a step."""
-        return np.array([masses for masses, _ in self._laws])
+        """P-masses of the more revealing laws on the nodes, one row a step; a token at 0 where all is infinite."""
+        rows = np.array([masses for masses, _ in self._laws])
+        rows[rows.max(axis=1) == 0, self.nodes.size // 2] = 1e-300
+        return rows
 
     @cached_property
     def infinite(self) -> float:
