@@ -24,11 +24,11 @@ from hush.accounting import (
     powers,
     rounds,
 )
-from hush.accounting.asked import Replaced
 from hush.accounting.closed import gaussian_curve
 from hush.accounting.errors import corner
 from hush.accounting.groups import Group
 from hush.accounting.losses import Atoms, Enclosed
+from hush.accounting.makers import Replaced
 
 LEVELS = np.array([-3000.0, -300.0, -80.0, -20.0, -5.0, -1.0, -0.1, -1e-3, -1e-9, -1e-25])
 

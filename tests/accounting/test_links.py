@@ -19,6 +19,7 @@ from hush.accounting import (
     chains,
     contour,
     heavy,
+    jumps,
     links,
     rounds,
     single,
@@ -151,6 +152,24 @@ def test_bins_of_many_steps_agree_with_the_contour_integral_however_deep(epsilon
     assert lower[0] <= exact[1][0]
     assert upper[0] >= exact[0][0]
     assert upper[0] - lower[0] < 0.2
+
+
+@pytest.mark.parametrize("epsilon", [230.0, 320.0, 420.0])
+def test_labelled_integrals_agree_with_one_contour_integral_however_deep(epsilon: float) -> None:
+    """log deltas of -840, -1170 and -1550: labels ended at -650."""
+    steps = (Step(2e-4, 0.488, 819),)
+    task, c, size = contour.solve_for_epsilon(steps, 0.0, contour.REMOVE, epsilon)
+    line = contour.line(task, c, -16.0)
+    assert line is not None
+    with np.errstate(all="ignore"):
+        found = jumps.jumps(steps, contour.REMOVE, epsilon, size, -14.0)
+        assert found is not None
+        at = epsilon * np.array([0.9, 0.97, 1.0])
+        (lower, upper), (least, most) = found.log_delta(at), line.log_delta(at)
+    assert np.all(lower <= most)
+    assert np.all(upper >= least)
+    assert np.all(upper - lower < 1e-2)
+    assert most[2] - least[2] < 1e-2
 
 
 def test_groups_have_finite_bounds_up_to_an_epsilon_of_ten_thousand() -> None:

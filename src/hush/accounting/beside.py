@@ -17,13 +17,14 @@ from functools import cached_property
 import numpy as np
 
 from hush.accounting import chains, grouped, scattered
-from hush.accounting.asked import Asked, Maker, Whole
+from hush.accounting.asked import Asked
 from hush.accounting.crossing import EPSILON_LIMIT, is_narrow
 from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, surely_beyond
 from hush.accounting.kinds import Steps, directions
 from hush.accounting.links import Model
 from hush.accounting.losses import Array, Enclosed, Pair
+from hush.accounting.makers import Maker, Whole
 from hush.accounting.mechanisms import Mechanism
 from hush.accounting.points import Points, Scattered, exact
 from hush.accounting.powers import of_lines

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from hush.accounting import bounded, chains, rounds, scattered, single, subsampled
-from hush.accounting.asked import Asked, Binned, Maker, Replaced, Sampled, Whole
+from hush.accounting.asked import Asked
 from hush.accounting.closed import gaussian_curve
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.crossing import EPSILON_LIMIT, is_narrow, within
@@ -22,6 +22,7 @@ from hush.accounting.hopeless import least_delta, log_delta_above, surely_beyond
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
 from hush.accounting.links import Model
 from hush.accounting.losses import Array, GaussianPair, Pair
+from hush.accounting.makers import Binned, Maker, Replaced, Sampled, Whole
 from hush.accounting.mechanisms import compose
 from hush.accounting.powers import Power, of_steps
 

@@ -47,8 +47,8 @@ from hush.accounting.transform import UNIT_ROUNDOFF, Array, Step
 _MOST_NODES = 20_000
 _FEW_NODES = 1500
 """Up to so many the integral without bulk is taken at once."""
-_LOG_SMALLEST = -650.0
-"""No delta below this is asked for."""
+_LOG_SMALLEST = -20_000.0
+"""No delta below this is asked for: groups ask for what is no floating-point number."""
 LOG_TOLERANCE = -19.0
 _MUCH_LARGER = 6.0
 """log of how much larger than the answer the integrand may be before it pays to split it."""

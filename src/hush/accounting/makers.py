@@ -1,0 +1,261 @@
+"""The curve of one direction of a composition near an epsilon: a contour integral, labelled ones, or bins.
+
+Gaussian steps on Poisson samples, one record removed or, where losses are large, replaced; steps of any kind.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from hush.accounting import contour, heavy, jumps, scattered
+from hush.accounting.bounded import largest_total, near_top
+from hush.accounting.cells import Rough, Steps, rough_look
+from hush.accounting.crossing import Curve
+from hush.accounting.line import Line, log_peak
+from hush.accounting.losses import Array
+from hush.accounting.sides import Chernoff
+from hush.accounting.subsampled import Composition, chernoff_curve
+
+_BELOW_BINS = -650.0  # a log delta for which bins of probabilities may have too little
+_MANY = -100.0  # a log delta for which many losses decide
+_NEGLIGIBLE = -36.0, -24.0, -16.0  # logs of what a line may miss: where the first takes too many nodes, more
+_LARGE = -30.0  # a log delta for which losses are mostly large
+_ORDERS = np.geomspace(0.8, 1.25, 21)  # as parts of a line's own
+_BINNED = 3e-4  # of log delta: what bins know at once
+_FURTHER = 1.5  # as deep as that a line may be asked, as a multiple of its own log delta
+_DEEPER = 8.0  # logs: labelled integrals so much sharper than they need be serve far to the left
+_GLANCED = 16.0  # minus the log of a delta for which bins are good enough for a glance at all larger ones
+
+
+class Maker(Protocol):
+    """One direction of a composition."""
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        """Sharp near epsilon, where log delta is about `size`: to that share of it, or of 1."""
+
+    def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        """Upper bounds on log delta that cost little, good near epsilon."""
+
+    def least(self, epsilons: Array) -> Array:
+        """Lower bounds on log delta that cost next to nothing."""
+
+    @property
+    def largest(self) -> float:
+        """From here on delta is 0."""
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether curves are sharp to the left of where they were set up, and hardly to the right."""
+
+
+@dataclass
+class Whole:
+    """A curve that is sharp everywhere."""
+
+    known: Curve
+    largest: float = math.inf
+    one_sided: bool = False
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        return self.known
+
+    def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        return np.zeros(epsilons.shape)
+
+    def least(self, epsilons: Array) -> Array:
+        return np.full(epsilons.shape, -np.inf)
+
+
+@dataclass
+class Binned:
+    """Steps of any kind: bins, and lines for each of the two laws that enclose the composition.
+
+    Where losses are continuous, paths are sorted by their largest loss: many small losses or a large one may decide.
+    """
+
+    steps: Steps
+    one_sided: bool = False
+
+    @cached_property
+    def task(self) -> scattered.Task:
+        return scattered.Task.of(self.steps)
+
+    @cached_property
+    def largest(self) -> float:
+        return largest_total(self.steps)
+
+    @cached_property
+    def _near_top(self) -> tuple[float, float]:
+        return near_top(self.steps)
+
+    def least(self, epsilons: Array) -> Array:
+        log_mass, total = self._near_top
+        return np.asarray(log_mass + np.log(np.maximum(-np.expm1(np.minimum(epsilons - total, 0.0)), 0.0)) - 1e-12)
+
+    @cached_property
+    def look(self) -> Rough | None:
+        return rough_look(self.steps) if heavy.serves(self.steps) else None
+
+    def rough(self, epsilons: Array) -> Array:
+        """About log delta."""
+        if self.look is None:
+            return self.task.rough_curve(epsilons)
+        infinite = self.look.survey.infinite
+        leak = math.log(infinite) if infinite > 0 else -math.inf
+        sizes = [np.logaddexp.reduce(self.look.sizes(float(epsilon))) for epsilon in epsilons]
+        return np.logaddexp(sizes, leak)
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        if self.look is not None and (epsilon > 0 or heavy.fits(self.steps)):
+            return heavy.curve_at(self.look, epsilon, size, tolerance)
+        return scattered.curve_at(self.task, epsilon, size, tolerance)
+
+    def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        if self.look is not None and heavy.fits(self.steps):
+            depth = math.ceil(math.log2(max(_GLANCED, -size)))
+            if depth not in self._bounds:
+                place = self.look.guess(-(2.0**depth))
+                self._bounds[depth] = heavy.chernoff_near(self.look, place, -(2.0**depth))
+            return self._bounds[depth](epsilons)
+        return scattered.chernoff_at(self.task, epsilons, epsilon, size)
+
+    @cached_property
+    def _bounds(self) -> dict[int, Chernoff]:
+        """From one law each, for a depth and all that is less deep."""
+        return {}
+
+
+@dataclass
+class Sampled:
+    """Gaussian steps on Poisson samples: one contour integral, or, where a few large losses decide, labelled ones."""
+
+    composition: Composition
+    direction: int
+    binned: Binned
+    before: jumps.Jumps | None = None
+    failed: float = 0.0
+    """Where one contour integral took too many nodes: nearby, to the left, it would as well."""
+    one_sided: bool = True
+
+    @property
+    def largest(self) -> float:
+        bounded = self.direction == contour.ADD and self.composition.gaussian == 0
+        return self.composition.most_added if bounded else math.inf
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        enough = tolerance * max(1.0, -size)
+        line, saddle = None, 0.0
+        if not 0.1 * self.failed < epsilon < 1.02 * self.failed:
+            _, line, saddle = _line(self.composition, self.direction, epsilon)
+        if line is not None and width_at(line.log_delta, epsilon) <= enough:
+            return line.log_delta
+        self.failed = epsilon if line is None and saddle < 0 else self.failed
+        size = saddle if saddle < _MANY else size  # many losses: the saddle point knows best
+        binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED else None
+        if binned is not None and width_at(binned, epsilon) <= enough:
+            return binned
+        found = self._jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None
+        return found or binned or self.binned.curve(epsilon, size, tolerance)
+
+    def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        return chernoff_curve(self.composition, self.direction, epsilons)
+
+    def least(self, epsilons: Array) -> Array:
+        return np.full(epsilons.shape, -np.inf)
+
+    def _jumps(self, epsilon: float, size: float, enough: float) -> Curve | None:
+        best, narrowest = None, math.inf
+        for _ in range(4):
+            aim = float(np.clip(math.log(enough) - _DEEPER, -20.0, -12.0))
+            found = jumps.jumps(self.composition.steps, self.direction, epsilon, size, aim, self.before)
+            if found is None:
+                size -= 12
+                continue
+            self.before = found
+            lower, upper = (float(side[0]) for side in found.log_delta(np.array([epsilon])))
+            if best is None or upper - lower < narrowest:
+                best, narrowest = found, upper - lower
+            if narrowest <= enough:
+                break
+            size = min(0.5 * (lower + upper) if math.isfinite(lower) else upper - 6, -0.7)
+        return None if best is None or not narrowest < 0.3 else best.log_delta
+
+
+@dataclass
+class Replaced:
+    """Gaussian steps on samples, one record replaced, where many losses are large: as if one were removed.
+
+    C_p has the Poisson pair's losses where these are positive, and at most a mass of 1 at losses that are not.  So its
+    delta is at least that of removing a record, and, with M the moment generating function of a step of that, at most
+    this and k(t) e^{-t eps} ((1 + M(t))^T - M(t)^T) for any t > 0: what paths add on which some loss is not positive.
+    And losses that are not positive are at most 0, where removing a record has no less than log(1-p): delta(eps) is at
+    most that of removing a record at eps + T log(1-p).
+    """
+
+    composition: Composition
+    binned: Binned
+    below_bins: float = -math.inf
+    """A log delta where bins had less to say."""
+    largest: float = math.inf
+    one_sided: bool = False
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        enough = tolerance * max(1.0, -size)
+        deep = self._deep(epsilon) if size < _LARGE else None
+        if deep is not None and (size < self.below_bins or width_at(deep, epsilon) <= enough):
+            return deep
+        found = self.binned.curve(epsilon, size, tolerance)
+        if deep is not None and (found is None or width_at(deep, epsilon) < width_at(found, epsilon)):
+            self.below_bins = size if size < _BELOW_BINS else self.below_bins
+            return deep
+        return found
+
+    def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
+        return self.binned.bound(epsilons, epsilon, size)
+
+    def least(self, epsilons: Array) -> Array:
+        return self.binned.least(epsilons)
+
+    def _deep(self, epsilon: float) -> Curve | None:
+        task, line, _ = _line(self.composition, contour.REMOVE, epsilon)
+        if task is None or line is None:
+            return None
+        points = line.c * _ORDERS
+        added = task.log_added(points) + log_peak(points)
+        points, added = points[np.isfinite(added)], added[np.isfinite(added)]
+        if points.size == 0:
+            return None
+
+        def curve(epsilons: Array) -> tuple[Array, Array]:
+            lower, upper = line.log_delta(epsilons)
+            more = (added - np.multiply.outer(epsilons, points)).min(axis=1)
+            more += 1e-12 * (1 + np.abs(added).max() + float(np.abs(epsilons).max()) * float(points.max()))
+            before = line.log_delta(np.maximum(epsilons - self.composition.most_added, 0.0))[1]
+            return lower, np.minimum(np.minimum(np.logaddexp(upper, more), before), 0.0)
+
+        return curve
+
+
+def _line(
+    composition: Composition, direction: int, epsilon: float
+) -> tuple[contour.Problem | None, Line | None, float]:
+    """One contour integral, cut so deep that it may be asked far around epsilon, and about log delta there."""
+    try:
+        task, c, size = contour.solve_for_epsilon(
+            composition.steps, composition.gaussian, direction, epsilon, depth=_FURTHER
+        )
+    except contour.TooWideError:
+        return None, None, 0.0
+    lines = (contour.line(task, c, negligible) for negligible in _NEGLIGIBLE)
+    return task, next((line for line in lines if line is not None), None), size
+
+
+def width_at(curve: Curve, epsilon: float) -> float:
+    """How well log delta is known there."""
+    lower, upper = curve(np.array([epsilon]))
+    return float(upper[0] - lower[0])
