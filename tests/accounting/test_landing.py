@@ -12,7 +12,7 @@ import reference
 from reference import ADD, REMOVE, Setting
 
 from hush.accounting import Gaussian, closed, crossing, jumps, landing
-from hush.accounting.transform import Step
+from hush.accounting.transform import Array, Step
 
 
 @pytest.mark.parametrize(
@@ -149,3 +149,19 @@ def test_many_small_losses_beside_a_few_large_ones_cost_no_digits(
     bounds = (first + second).epsilon(delta)
     assert rough[0] <= bounds.lower <= bounds.upper <= rough[1]
     assert bounds.upper - bounds.lower <= 1e-6 * bounds.upper
+
+
+@pytest.mark.parametrize("slope", [1.0, 2000.0, 1e-3])
+@pytest.mark.parametrize("root", [4.2e-6, 0.3, 700.0])
+def test_a_search_that_starts_at_the_root_stays_there(root: float, slope: float) -> None:
+    """Beyond its place this curve says nothing, as those of a contour integral do."""
+
+    def curve(epsilons: Array) -> tuple[Array, Array]:
+        value = -18.0 - slope * (epsilons - root)
+        near = np.abs(epsilons / root - 1) < 0.5
+        return np.where(near, value - 1e-13, -np.inf), np.where(near, value + 1e-13, 0.0)
+
+    assert abs(crossing.search(curve, root, -18.0) / root - 1) < 1e-9
+    for guess in (root, np.nextafter(root, 0.0), np.nextafter(root, np.inf), 1.1 * root):
+        low, high = crossing.certified_root(curve, float(guess), -18.0)
+        assert root * (1 - 1e-6) - 1e-9 / slope < low <= root <= high < root * (1 + 1e-6) + 1e-9 / slope

@@ -111,6 +111,8 @@ def search(curve: Curve, guess: float, target: float, within: tuple[float, float
             above = at
         step = -gap / slope if np.isfinite(slope) and slope < 0 and np.isfinite(gap) else np.nan
         candidate = at + step
+        if abs(step) <= 1e-10 * at:  # there: it may be an end of what is left
+            return float(candidate)
         if not below < candidate < above:
             candidate = np.sqrt(max(below, 1e-3 * above if below > 0 else 1e-4 * above) * above)
         if abs(candidate - at) <= 1e-10 * at:

@@ -49,8 +49,8 @@ def epsilon(
         values = None if jump is None else jump.log_value(np.array([guess]))
         if jump is None or values is None or (values[0][0] == -np.inf and values[1][0] == 0):
             failed += 1
-            if failed > 3 or (before is not None and tolerance < ROUGH):
-                break  # so sharp is too much for it
+            if failed > (3 if before is not None else 1) or (before is not None and tolerance < ROUGH):
+                break  # so sharp is too much for it, or it is elsewhere
             above, guess = guess, float(np.sqrt(max(below, 0.4 * guess) * guess))
             continue
         before = jump
