@@ -11,7 +11,18 @@ import pytest
 from busy import BUSY
 from scipy.special import ndtr, ndtri
 
-from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, Tradeoff, leaks
+from hush.accounting import (
+    REPLACE_ONE,
+    Bounds,
+    Gaussian,
+    Guarantees,
+    Laplace,
+    Mechanism,
+    Tradeoff,
+    answers,
+    calibrate,
+    leaks,
+)
 
 
 def exact_leak(failing: list[tuple[float, int]]) -> Fraction:
@@ -139,3 +150,32 @@ def test_trade_off_functions_of_straight_pieces_are_enclosed(seed: int) -> None:
         ours, exact = sampled.epsilon(delta), given.epsilon(delta)
         assert ours.lower <= exact.upper * (1 + 1e-12)
         assert ours.upper >= exact.lower * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "count", "epsilon", "delta"),
+    [(0.108, 0.00221, 2, 12.05, 0.00439), (0.1358, 7.25357e-6, 45, 1.05819e-5, 0.000325904)],
+    ids=["few", "near 0"],
+)
+def test_calibration_on_a_plateau_takes_few_looks(
+    noise: float, rate: float, count: int, epsilon: float, delta: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There epsilon is 0 up to some parameter and rises steeply from it on."""
+    looks: list[Mechanism] = []
+    answered = answers.epsilon
+
+    def watched(mechanism: Mechanism, at: float, tolerance: float | None = None) -> Bounds:
+        looks.append(mechanism)
+        return answered(mechanism, at, tolerance)
+
+    monkeypatch.setattr(answers, "epsilon", watched)
+    least = calibrate.noise(lambda value: Gaussian(value).poisson(rate) * count, epsilon, delta)
+    assert len(looks) <= 26
+    looks.clear()
+    most = calibrate.rate(lambda value: Gaussian(noise).poisson(value) * count, epsilon, delta)
+    assert len(looks) <= 40
+    for kept, missed in (
+        (Gaussian(least).poisson(rate), Gaussian(least - 1e-6).poisson(rate)),
+        (Gaussian(noise).poisson(most), Gaussian(noise).poisson(most * (1 + 1e-6))),
+    ):
+        assert answered(kept * count, delta).upper <= epsilon < answered(missed * count, delta).upper

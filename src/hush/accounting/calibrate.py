@@ -23,6 +23,8 @@ _RELATIVE = 5e-7
 _ABSOLUTE = 5e-7
 _FINEST = 1e-10
 """Certified bounds vary by more than a smaller share would."""
+_NOTHING = -1e-300
+"""Stands for an epsilon of 0."""
 _LARGEST_NOISE, _SMALLEST_NOISE = 1e8, 1e-3
 _SMALLEST_RATE = 1e-12
 _MOST_STEPS = 10**10
@@ -114,7 +116,7 @@ def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
     """log of the certified upper epsilon over the target: positive where the target is missed."""
     upper = mechanism.epsilon(delta).upper
     if upper <= epsilon:
-        return -1e-300 if upper <= 0 else math.log(upper / epsilon) if epsilon > 0 else 0.0
+        return _NOTHING if upper <= 0 else math.log(upper / epsilon) if epsilon > 0 else 0.0
     return math.inf if math.isinf(upper) or epsilon == 0 else math.log(upper / epsilon)
 
 
@@ -142,12 +144,15 @@ def _threshold(
         towards = wild_edge if value <= 0 else private_edge
         if at == towards:
             return math.exp(at) if good is not None else None
-        step = stride if not math.isfinite(value) else min(max(abs(value) * 0.7, 0.05), 3.0)
+        unknown = not math.isfinite(value) or value == _NOTHING
+        step = stride if unknown else min(max(abs(value) * 0.7, 0.05), 3.0)
         stride *= 1.5
         at = min(at + step, towards) if towards > at else max(at - step, towards)
         value = excess(math.exp(at))
     good_at, good_value = good
     bad_at, bad_value = bad
+    stale = [1.0, 1.0]  # an end that stays while the other moves twice counts half: the line turns towards it
+    moved = -1
     for attempt in range(80):
         gap = abs(good_at - bad_at)
         close = min(_RELATIVE, max(absolute / math.exp(good_at), _FINEST))
@@ -155,17 +160,29 @@ def _threshold(
             break
         share = 0.5
         if math.isfinite(bad_value) and attempt % 4 != 3 and bad_value > good_value:
-            share = min(max(-good_value / (bad_value - good_value), 0.01), 0.99)
+            short, over = _short(good_value) * stale[0], bad_value * stale[1]
+            share = min(max(short / (over + short), 0.01), 0.99)
             share = min(max(share, 0.3 * close / gap), 1 - 0.3 * close / gap)
         middle = good_at + share * (bad_at - good_at)
         # aim a hair to the private side of where the line says, so that the bracket closes from both sides
         middle += (good_at - bad_at) / gap * min(0.3 * close, 0.2 * gap) * (1 if attempt % 2 == 0 else -1)
         value = excess(math.exp(middle))
-        if value <= 0:
+        side = 0 if value <= 0 else 1
+        if side == 0:
             good_at, good_value = middle, value
         else:
             bad_at, bad_value = middle, value
+        stale[1 - side] *= 0.5 if side == moved else 1.0
+        stale[side], moved = 1.0, side
     return math.exp(good_at)
+
+
+def _short(value: float) -> float:
+    """How far an epsilon stays below the target: by its logarithm, or, where it is far below or 0, as a share.
+
+    Where delta hardly falls with epsilon, epsilon rises from 0 in a straight line.
+    """
+    return 1.0 if value == _NOTHING else -value if value > -1 else -math.expm1(value)
 
 
 def _check_target(epsilon: float, delta: float) -> None:
