@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 
+import mpmath
 import numpy as np
 import pytest
 from busy import BUSY
@@ -210,6 +211,27 @@ def test_projections_on_samples_are_narrow_within_a_second(kinds: list[Kind], de
     start = time.process_time()
     bounds = run.epsilon(delta)
     assert time.process_time() - start < BUSY * 1.0
+    assert bounds.width <= 1e-4 * bounds.upper
+
+
+@pytest.mark.parametrize(
+    ("kind", "epsilon"),
+    [((0.365188, 97, 0.00452898, 36), 9726.0), ((0.365188, 97, 0.00452898, 1), 9726.0), ((0.5, 200, 1.0, 3), 4000.0)],
+)
+def test_tails_too_small_for_their_digits_are_counted(kind: Kind, epsilon: float) -> None:
+    """delta is at least what one step has beyond epsilon + 2: 1e-149 and less, of which e^-367 and 0 were said."""
+    sigma, r, rate, _ = kind
+    z = mpmath.sqrt(2 * (epsilon + 2 - math.log(rate)))
+    rare = mpmath.gammainc(mpmath.mpf(r) / 2, 0, r / (sigma * z) ** 2 / 2, regularized=True)
+    least = mpmath.log(0.5 * rate * (1 - mpmath.exp(-2)) * rare)
+    bounds = composed([kind]).delta(epsilon)
+    assert bounds.upper > 0
+    assert math.log(bounds.upper) >= least
+
+
+def test_a_poor_first_guess_does_not_end_the_search() -> None:
+    """epsilon was taken for 1e-12 at first, for which 2% of it are enough."""
+    bounds = composed([(6.88579, 2, 0.000226373, 31_980)]).epsilon(0.0128)
     assert bounds.width <= 1e-4 * bounds.upper
 
 

@@ -51,6 +51,7 @@ _FEW = 4  # epsilons that may each have a look of their own
 _VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
 _SMALLEST = 1e-300
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
+_DEEP_TAIL = -250.0  # and one where tails of projections have few digits left
 _ENUMERABLE = 1000  # totals of all steps together
 _LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
 
@@ -255,7 +256,9 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
         return lattice.log_delta(steps, epsilons, tolerance)  # one law serves many epsilons
     contour = heavy.log_delta if heavy.fits(steps) and epsilons.size <= _FEW else scattered.log_delta
     lower, upper = contour(steps, epsilons, tolerance)
-    if _settled(lower, upper, 12 * tolerance) or np.all(upper < _LOWEST):
+    # the lattice knows less of heavy tails, and of what is deep
+    deep = _DEEP_TAIL if heavy.fits(steps) and contour is heavy.log_delta else _LOWEST
+    if _settled(lower, upper, 12 * tolerance) or np.all(upper < deep):
         return lower, upper
     if heavy.serves(steps) and not heavy.fits(steps) and epsilons.size <= _FEW:
         low, high = heavy.log_delta(steps, epsilons, tolerance)

@@ -17,7 +17,7 @@ from hush.accounting.doubts import SampleBins, doubts, sample_bins
 from hush.accounting.laws import UNDERFLOW, spread
 from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.points import Points
-from hush.accounting.projection import ProjectedPair
+from hush.accounting.projection import LEAST, MISSED, ProjectedPair
 
 _UNIT = 2.0**-50
 _LEAST = 1e-280  # a mass that is surely good to its last digits
@@ -45,6 +45,7 @@ def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     more = _with_far_tail(pair, edges, more_p, more_q)
     if more is None:
         more = _points(edges, masses, max(infinite, pair.infinite) + UNDERFLOW)
+    less_p = _told(pair, less_p)
     known = (less_p > 0) & ((less_q > UNDERFLOW) | far)
     p, q = less_p[known], less_q[known]
     losses = np.where(far[known], np.log(p) - (logs + doubt)[known], _log_quotient(p, q))
@@ -73,7 +74,8 @@ def directed(pair: Pair, edges: Array, *, cut: bool = False) -> tuple[Points, Po
     logs, doubt = _far_logs(pair, edges)
     masses = _spread_down(more_p, more_q, more_gain, edges, bins.moved, logs - doubt)
     places = np.append(edges + bins.moved, 0.0)
-    more = _points(places, np.append(masses, atom[1]), float(more_p[-1]) + UNDERFLOW, directed=True)
+    more = _points(places, np.append(masses, atom[1]), float(more_p[-1]) + _missed(pair), directed=True)
+    less_p = _told(pair, less_p)
     far = np.isfinite(logs)
     known = (less_p > 0) & ((less_q > UNDERFLOW) | far)
     p, q, gain, far = less_p[known], less_q[known], less_gain[known], far[known]
@@ -106,6 +108,19 @@ def _bins(pair: Pair, edges: Array) -> tuple[SampleBins, tuple[float, float]] | 
     low = sample_bins(half, np.append(0.0, -edges[edges < 0][::-1]), from_zero=True).reverse()
     rest = 1 - float(high.p[1:].sum() + low.p[:-1].sum())
     return low.joined(high), (max(rest - 8 * _UNIT, 0.0), max(rest + 8 * _UNIT, 0.0))
+
+
+def _missed(pair: Pair) -> float:
+    """What masses may miss, at any loss."""
+    return MISSED if isinstance(_released(pair), ProjectedPair) else UNDERFLOW
+
+
+def _told(pair: Pair, p: Array) -> Array:
+    """P-masses of bins, less those in tails too small for their digits to be known."""
+    if not isinstance(_released(pair), ProjectedPair):
+        return p
+    below, above = np.cumsum(p), np.cumsum(p[::-1])[::-1]
+    return np.where(np.minimum(below, above) < 2 * LEAST, 0.0, p)
 
 
 def _released(pair: Pair) -> Pair:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from hush.accounting.closed import inner_loss
 from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
-from hush.accounting.projection import ProjectedPair
+from hush.accounting.projection import MISSED, ProjectedPair
 
 _UNIT = 2.0**-50
 _LOWEST = 60.0  # inner losses this far below 0 can't be told from the lowest
@@ -63,7 +63,7 @@ def doubts(pair: Pair, p: Array, q: Array, edges: Array) -> Doubts:
         return Doubts(mirrored.common[::-1], mirrored.own_q[::-1], mirrored.own_p[::-1])
     weights = _UNIT * _weight_accuracy(pair)
     if isinstance(pair, Poisson) and pair.rate < 1:
-        return _sampled(p, q, pair.rate, accuracy, weights)
+        return _missed(pair.inner, _sampled(p, q, pair.rate, accuracy, weights))
     if isinstance(pair, Uniform) and pair.rate < 1:
         # above loss 0 it is the Poisson pair, below 0 its mirror image; what is left sits at 0
         above, below = _sampled(p, q, pair.rate, accuracy), _sampled(q, p, pair.rate, accuracy)
@@ -74,7 +74,17 @@ def doubts(pair: Pair, p: Array, q: Array, edges: Array) -> Doubts:
             np.where(high, above.own_p, np.where(low, below.own_q, own_p)),
             np.where(high, above.own_q, np.where(low, below.own_p, own_q)),
         )
-    return Doubts(np.zeros(p.size), _absolute(p, accuracy) + weights * p, _absolute(q, accuracy) + weights * q)
+    own_p, own_q = _absolute(p, accuracy) + weights * p, _absolute(q, accuracy) + weights * q
+    return _missed(pair, Doubts(np.zeros(p.size), own_p, own_q))
+
+
+def _missed(inner: Pair, found: Doubts) -> Doubts:
+    """With what the heavy tails of projections may have besides, P at the far end and Q at the near one."""
+    if not isinstance(inner, ProjectedPair):
+        return found
+    own_p, own_q = found.own_p.copy(), found.own_q.copy()
+    own_p[-1], own_q[0] = own_p[-1] + MISSED, own_q[0] + MISSED
+    return Doubts(found.common, own_p, own_q)
 
 
 def _accuracy(pair: Pair, edges: Array) -> Array | None:

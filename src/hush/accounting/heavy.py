@@ -89,7 +89,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
             return 0.0, 0.0
         found = certified_root(curve, guess, log_delta)
         low, high = max(low, found[0]), min(high, found[1])
-        if low >= EPSILON_LIMIT or high - low <= 1.1 * tolerance * high < math.inf or left <= 0:
+        if low >= EPSILON_LIMIT or high - low <= 1.1 * max(asked * high, _FINEST) < math.inf or left <= 0:
             break
         if high < 1.02 * low:
             # errors are in proportion to what was allowed, if epsilon was where they were looked at

@@ -13,6 +13,10 @@ from hush.accounting.losses import Array, Continuous, Pair, Poisson, Reversed, b
 
 _CERTAINTY = 41.0  # the quadrature error is below exp(-41) = 1.6e-18
 _PLACES = np.geomspace(1e-3, 1e12, 240)  # losses at which a glance looks in any case, by their scale
+_CUT = 1e-148  # what z have that are left out above; below it is 1e-300
+LEAST = 1e-130  # a P-tail whose digits are known
+MISSED = 1e-147
+"""What smaller ones may be off, e^-41 LEAST at most, and what was left out: it may have any loss."""
 _SPREAD = 800.0  # how much narrower integrands may be in a tail: by arguments of Phi up to sqrt(600), or 1e-131
 
 
@@ -29,7 +33,8 @@ class ProjectedPair(Continuous):
 
         N = (2 + 0.035/sigma^2) r + sqrt(r)/sigma + t + 800.
 
-    It errs by less than 2^-53 of any of these tails that exceeds 1e-130: docs/certificate.md has the proof.  (In short:
+    It errs by less than 2^-53 of any of these tails that exceeds 1e-130, and of others by less than 1e-147:
+    docs/certificate.md has the proof.  (In short:
     a tail is the integral of the loss's density over v > t; the density is a Bessel function of v, and so is the
     integral of its integrand's modulus along Im y = b, which is all that the rule's error depends on.)
     """
@@ -134,13 +139,13 @@ def _decade(t: Array) -> Array:
 
 
 def _nodes(noise_multiplier: float, projections: int, largest: float) -> tuple[Array, Array]:
-    """Trapezoid nodes z and weights for the law of z, cut where less than 1e-130 is left above and 1e-300 below."""
+    """Trapezoid nodes z and weights for the law of z, cut where less than 1e-148 is left above and 1e-300 below."""
     r = float(projections)
     narrow = (2 + 0.035 / noise_multiplier**2) * r + math.sqrt(r) / noise_multiplier + largest + _SPREAD
     step = math.pi / math.sqrt(_CERTAINTY * narrow)
     step = min(step, 2 * math.pi * 0.6 / (_CERTAINTY + 0.6 * r))
     low = -0.5 * math.log(2 * float(gammainccinv(r / 2, 1e-300)) / r)
-    high = -0.5 * math.log(2 * float(gammaincinv(r / 2, 1e-130)) / r)
+    high = -0.5 * math.log(2 * float(gammaincinv(r / 2, _CUT)) / r)
     v = step * np.arange(math.floor(low / step), math.ceil(high / step) + 1)
     # Normalising by the sum (1 up to the error bound) spares the cancellation of large gamma functions.
     logs = -(r / 2) * (np.expm1(-2 * v) + 2 * v)
