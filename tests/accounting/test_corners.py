@@ -348,3 +348,16 @@ def test_the_scale_of_rounding_counts_every_atom() -> None:
     many = guarantees(tuple((0.1 * k, 10.0 ** (-0.2 * k) * 0.5) for k in range(1, 60)))
     assert len(many.losses) > 32
     assert survey.Survey(((many, 3),)).doubt >= 3 * (1 + max(many.losses))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"mechanism": "guarantees", "promises": [1], "neighbours": "add/remove one"}',
+        '{"mechanism": "trade-off", "alphas": [null], "betas": [0], "neighbours": "add/remove one"}',
+        '{"mechanism": "composition", "counted": 3}',
+    ],
+)
+def test_plain_data_of_the_wrong_shape_is_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match="mechanism can't be made of"):
+        Mechanism.from_json(text)

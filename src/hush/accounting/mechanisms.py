@@ -235,7 +235,10 @@ class Mechanism(ABC):
         names = {item.name for item in fields(cls)}  # type: ignore[arg-type]
         if set(data) - {"mechanism"} != names:
             raise ValueError(f"A {cls.kind} mechanism has the fields {', '.join(sorted(names))}, got {sorted(data)}.")
-        return cls(**{name: _valued(name, data[name]) for name in names})
+        try:
+            return cls(**{name: _valued(name, data[name]) for name in names})
+        except TypeError:
+            raise ValueError(f"A {cls.kind} mechanism can't be made of {str(data)[:80]}.") from None
 
     @staticmethod
     def from_json(text: str) -> Mechanism:
