@@ -229,6 +229,22 @@ def test_tails_too_small_for_their_digits_are_counted(kind: Kind, epsilon: float
     assert math.log(bounds.upper) >= least
 
 
+def test_a_group_is_beyond_where_one_step_alone_shows_it() -> None:
+    """The power of 39 records in one of 36 steps, by tails of the density in closed form, composed 39 times."""
+    kind, size, delta = (0.365188, 97, 0.00452898, 36), 39, 4.57e-30
+    sigma, r, rate, _ = kind
+    u = np.append(np.arange(-40.0, 40.0, 0.01), 40 * np.exp(1e-3 * np.arange(6500)))
+    gaps = np.log(np.gradient(u))
+    p, q = (_log_density(u, sigma, r, sign) + gaps for sign in (+1, -1))
+    p, q = (np.logaddexp.accumulate(row[::-1])[::-1] - np.logaddexp.reduce(p) for row in (p, q))
+    power = np.logaddexp(math.log(rate) + p, math.log1p(-rate) + q)
+    level = -1e4 + math.log(delta)
+    for _ in range(size):
+        level = float(np.interp(level, q[::-1], power[::-1]))
+    assert level > math.log(2 * delta)
+    assert (composed([kind]).group(size)).epsilon(delta).lower == 1e4
+
+
 def test_a_poor_first_guess_does_not_end_the_search() -> None:
     """epsilon was taken for 1e-12 at first, for which 2% of it are enough."""
     bounds = composed([(6.88579, 2, 0.000226373, 31_980)]).epsilon(0.0128)

@@ -80,6 +80,9 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         least, most = grouped.epsilon(mechanism, log_delta, aim)
         most = min(most, _largest(mechanism)[1])
         projected = any(heavy.fits(steps) for steps in directions(mechanism.inner))  # their curves take seconds
+        if projected and least == 0 and math.isinf(most):  # its tails' digits end before the chain does
+            beyond = grouped.log_delta(mechanism, EPSILON_LIMIT, aim)[0] > log_delta
+            least = EPSILON_LIMIT if beyond else epsilon(mechanism.inner, delta).lower
         if projected or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
             return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
     finite = _finite_curve(mechanism, delta)
