@@ -22,6 +22,7 @@ from hush.accounting.sides import Chernoff
 from hush.accounting.subsampled import Composition, chernoff_curve
 
 _BELOW_BINS = -650.0  # a log delta for which bins of probabilities may have too little
+_AGAIN = 0.6  # as deep as that, as a part of where bins had too little, they are asked again
 _MANY = -100.0  # a log delta for which many losses decide
 _NEGLIGIBLE = -36.0, -24.0, -16.0  # logs of what a line may miss: where the first takes too many nodes, more
 _LARGE = -30.0  # a log delta for which losses are mostly large
@@ -200,7 +201,7 @@ class Replaced:
     composition: Composition
     binned: Binned
     below_bins: float = -math.inf
-    """A log delta where bins had less to say."""
+    """Below that log delta bins have less to say."""
     largest: float = math.inf
     one_sided: bool = False
 
@@ -211,7 +212,7 @@ class Replaced:
             return deep
         found = self.binned.curve(epsilon, size, tolerance)
         if deep is not None and (found is None or width_at(deep, epsilon) < width_at(found, epsilon)):
-            self.below_bins = size if size < _BELOW_BINS else self.below_bins
+            self.below_bins = max(self.below_bins, _AGAIN * size) if size < _BELOW_BINS else self.below_bins
             return deep
         return found
 
