@@ -300,20 +300,18 @@ def _log_delta(law: Law, epsilon: float) -> float:
 def _log_delta_curve(law: Law, epsilons: Array, doubt: float, *, upper: bool) -> Array:
     """`_log_delta` at many epsilons at once, on the safe side.
 
-    From running sums of P- and Q-mass above each loss: delta = P(L > eps) - e^eps Q(L > eps).  The difference may lose
-    digits, which is counted.
+    With l the next loss above eps, delta(eps) = (1 - e^{eps - l}) P(L >= l) + e^{eps - l} delta(l): nothing cancels.
     """
     shift, margin = _shift(doubt)
-    at = epsilons - shift if upper else epsilons + shift
-    p_tail, q_tail = law.tails
+    moved = shift + 2.0**-51 * (np.abs(epsilons) + abs(law.origin))  # losses are rounded sums
+    at = epsilons - moved if upper else epsilons + moved
     first = np.searchsorted(law.losses, at, side="right")
-    p, q = p_tail[first], q_tail[first] + at
-    lost = 4 * 2.0**-53 * law.index.size
+    p_tail, scaled, off = (row[first] for row in law.tails)
     with np.errstate(divide="ignore", invalid="ignore"):
-        difference = -np.expm1(np.minimum(q - p, 0.0))
-        finite = p + np.log(difference + lost if upper else np.maximum(difference - lost, 0.0))
+        here = np.append(law.losses, np.inf)[first]
+        finite = np.logaddexp(p_tail + np.log(-np.expm1(np.minimum(at - here, 0.0))), scaled + at)
         infinite = np.log(law.infinite)
-    finite = np.where(np.isneginf(p), -np.inf, finite)
+    finite = np.where(np.isneginf(p_tail), -np.inf, finite + (off if upper else -off))
     result = np.logaddexp(finite, infinite) + (margin if upper else -margin)
     return np.asarray(np.minimum(result, 0.0))
 

@@ -53,11 +53,18 @@ class Law:
         return np.asarray(self.origin + self.spacing * self.index, dtype=np.float64)
 
     @cached_property
-    def tails(self) -> tuple[Array, Array]:
-        """Logs of the P- and the Q-mass at losses from each point on, and beyond the last (none)."""
+    def tails(self) -> tuple[Array, Array, Array]:
+        """Logs of the P-mass T from each loss l_k on and of e^-l_k delta(l_k), and how far both may be off.
+
+        The latter is the sum over j > k of T_j (e^-l_(j-1) - e^-l_j), by parts: all terms are positive.  A sum of
+        logarithms is off by a unit of rounding of each number in it, and a few more, and so on for every point.
+        """
         p = np.logaddexp.accumulate(self.logs[::-1])[::-1]
-        q = np.logaddexp.accumulate((self.logs - self.losses)[::-1])[::-1]
-        return np.append(p, -np.inf), np.append(q, -np.inf)
+        with np.errstate(divide="ignore"):
+            steps = p[1:] - self.losses[:-1] + np.log(-np.expm1(-self.spacing * np.diff(self.index)))
+        scaled = np.append(np.logaddexp.accumulate(steps[::-1])[::-1], -np.inf)
+        sizes = 3 * np.abs(p) + 3 * np.abs(np.append(scaled[:-1], 0.0)) + np.abs(self.losses) + 32
+        return np.append(p, -np.inf), np.append(scaled, -np.inf), np.append(_UNIT * np.cumsum(sizes[::-1])[::-1], 0.0)
 
     def tilted(self, tilt: float) -> tuple[float, Array]:
         """log E_P[e^{tilt L}; L finite] and the masses of the law tilted by e^{tilt L}, which add up to 1."""
