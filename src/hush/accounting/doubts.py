@@ -61,9 +61,9 @@ def doubts(pair: Pair, p: Array, q: Array, edges: Array) -> Doubts:
     if isinstance(pair, Reversed):
         mirrored = doubts(pair.pair, q[::-1], p[::-1], -edges[::-1])
         return Doubts(mirrored.common[::-1], mirrored.own_q[::-1], mirrored.own_p[::-1])
-    weights = _UNIT * _weight_accuracy(pair)
+    weights, near = _UNIT * _weight_accuracy(pair), int(np.argmax(q > 0))
     if isinstance(pair, Poisson) and pair.rate < 1:
-        return _missed(pair.inner, _sampled(p, q, pair.rate, accuracy, weights))
+        return _missed(pair.inner, _sampled(p, q, pair.rate, accuracy, weights), near)
     if isinstance(pair, Uniform) and pair.rate < 1:
         # above loss 0 it is the Poisson pair, below 0 its mirror image; what is left sits at 0
         above, below = _sampled(p, q, pair.rate, accuracy), _sampled(q, p, pair.rate, accuracy)
@@ -75,15 +75,19 @@ def doubts(pair: Pair, p: Array, q: Array, edges: Array) -> Doubts:
             np.where(high, above.own_q, np.where(low, below.own_p, own_q)),
         )
     own_p, own_q = _absolute(p, accuracy) + weights * p, _absolute(q, accuracy) + weights * q
-    return _missed(pair, Doubts(np.zeros(p.size), own_p, own_q))
+    return _missed(pair, Doubts(np.zeros(p.size), own_p, own_q), near)
 
 
-def _missed(inner: Pair, found: Doubts) -> Doubts:
-    """With what the heavy tails of projections may have besides, P at the far end and Q at the near one."""
+def _missed(inner: Pair, found: Doubts, near: int) -> Doubts:
+    """With what the heavy tails of projections may have besides, P at the far end and Q at the near one.
+
+    The near end is the first bin that has any of Q: those before it, which a sample never reaches, are seen as one with
+    it.
+    """
     if not isinstance(inner, ProjectedPair):
         return found
     own_p, own_q = found.own_p.copy(), found.own_q.copy()
-    own_p[-1], own_q[0] = own_p[-1] + MISSED, own_q[0] + MISSED
+    own_p[-1], own_q[near] = own_p[-1] + MISSED, own_q[near] + MISSED
     return Doubts(found.common, own_p, own_q)
 
 
