@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from busy import BUSY
-from scipy.special import log_ndtr, ndtr, ndtri_exp
+from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
 from hush.accounting import (
     REPLACE_ONE,
@@ -24,11 +24,14 @@ from hush.accounting import (
     powers,
     rounds,
 )
+from hush.accounting.answers import log_delta_curve
+from hush.accounting.asked import Asked
 from hush.accounting.closed import gaussian_curve
 from hush.accounting.errors import corner
 from hush.accounting.groups import Group
-from hush.accounting.losses import Atoms, Enclosed
-from hush.accounting.makers import Replaced
+from hush.accounting.losses import Array, Atoms, Enclosed, Pair
+from hush.accounting.makers import Replaced, Whole
+from hush.accounting.releases import Tradeoff
 
 LEVELS = np.array([-3000.0, -300.0, -80.0, -20.0, -5.0, -1.0, -0.1, -1e-3, -1e-9, -1e-25])
 
@@ -305,3 +308,49 @@ def test_a_group_is_beyond_where_a_single_record_is() -> None:
     """An OverflowError: a single record's delta is 1 far beyond 1e4, and nothing else was known of it."""
     bounds = (Laplace(0.23).poisson(0.005) * 238_214_400).group(5).epsilon(1e-18)
     assert (bounds.lower, bounds.upper) == (1e4, math.inf)
+
+
+@pytest.mark.parametrize(("points", "rate", "size"), [(20, 1.0, 2), (30, 0.066, 2), (12, 0.3, 3)])
+def test_a_group_of_a_function_known_at_few_points_is_that_of_its_two_envelopes(
+    points: int, rate: float, size: int
+) -> None:
+    """By all splits on a fine grid.  Bounds that were spread in the wrong order gave 10.0006 where it is 10.638."""
+    known = Tradeoff.of(lambda a: ndtr(-ndtri(a) - 1.0), points=points)
+    pair, delta = known.pair(), 1e-5
+    assert isinstance(pair, Enclosed)
+
+    def deltas(law: Pair, at: Array) -> Array:
+        """The larger of both directions, on a sample or not, from the atoms themselves."""
+        assert isinstance(law, Atoms)
+        p, q = np.array(law.p), np.array(law.q)
+        with_p = (1 - rate) * np.append(q, law.vanishing) + rate * np.append(p, 0.0)
+        with_q = np.append(q, law.vanishing)
+        forward = np.maximum(with_p - np.multiply.outer(np.exp(at), with_q), 0.0).sum(axis=1) + rate * law.infinite
+        back = np.maximum(with_q - np.multiply.outer(np.exp(at), with_p), 0.0).sum(axis=1)
+        return np.maximum(forward, back)
+
+    grid = np.linspace(-12.0, 24.0, 9001)
+    found = known.poisson(rate).group(size).epsilon(delta)
+    for law, end, sign in ((pair.lower, found.lower, -1), (pair.upper, found.upper, 1)):
+        alone = deltas(law, grid)
+        # delta_k(e) = min over splits of delta_{k-1}(e - f) e^f + delta(f), which is a curve on the grid again
+        total = alone
+        for _ in range(size - 1):
+            total = np.array([np.min(np.interp(at - grid, grid, total) * np.exp(grid) + alone) for at in grid])
+        root = float(grid[np.argmax(total <= delta)])
+        assert sign * (end - root) > -0.02
+
+
+def test_curves_are_asked_at_ascending_epsilons() -> None:
+    """What holds at one epsilon holds on one side of it: in another order that would be the wrong side."""
+    asked: list[Array] = []
+
+    def curve(epsilons: Array) -> tuple[Array, Array]:
+        asked.append(epsilons)
+        return -epsilons - 1e-3, -epsilons
+
+    Asked([Whole(curve)])(np.linspace(0.5, 9.0, 200), -np.linspace(0.5, 9.0, 200), 1e-4)
+    assert asked
+    assert all(np.all(np.diff(some) >= 0) for some in asked)
+    with pytest.raises(ValueError, match="ascend"):
+        log_delta_curve(Tradeoff.of(lambda a: ndtr(-ndtri(a) - 1.0)), np.array([2.0, 1.0]))

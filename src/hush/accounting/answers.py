@@ -87,7 +87,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
             return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
     finite = _finite_curve(mechanism, delta)
     if finite is not None:
-        lower, upper = crossing.certified_root(finite, 1.0, log_delta)
+        lower, upper = crossing.root_of_each(finite, 1.0, log_delta, aim)
         lower, upper = max(least, lower), min(most, upper)
         upper = min(upper, _largest(mechanism)[1])
         return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
@@ -121,7 +121,8 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
         if heavy.serves(steps) and not heavy.fits(steps):
             engines.insert(len(engines) - 1, heavy.epsilon)  # deep, or with a tiny rate: one large loss may decide
     if len(steps) == 1 and steps[0][1] == 1:
-        engines.insert(0, _single_epsilon)
+        # between two pairs nothing knows more than their own curves
+        engines = [_single_epsilon] if isinstance(steps[0][0], Enclosed) else [_single_epsilon, *engines]
     if log_delta < _NEAR_ONE and scattered.enumerated(steps, _ENUMERABLE) is not None:
         engines = [scattered.epsilon]  # a sum over all that can happen: nothing knows more
     low, high = 0.0, math.inf
@@ -160,8 +161,7 @@ def _largest_finite(mechanism: Mechanism) -> float:
 
 def _single_epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Of one release, by the tails of its loss."""
-    curve = single.curve(steps[0][0])
-    return (0.0, math.inf) if curve is None else crossing.certified_root(curve, 1.0, log_delta)
+    return crossing.root_of_each(single.curve(steps[0][0]), 1.0, log_delta, tolerance)
 
 
 def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
@@ -191,6 +191,8 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
     Of deltas far below the `floor` no more need be said.
     """
     refuse_extremes(mechanism)
+    if np.any(np.diff(epsilons) < 0):
+        raise ValueError("The epsilons of a curve must ascend.")  # or bounds would be taken to the wrong side
     rest, leaks = without_leaks(mechanism)
     if leaks:
         leak, holds = -math.expm1(log_holds(leaks)), math.exp(log_holds(leaks))
@@ -250,10 +252,9 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
         return np.full(len(epsilons), math.log(least)), np.zeros(len(epsilons))
     if scattered.enumerated(steps, _ENUMERABLE) is not None:
         return scattered.log_delta(steps, epsilons, tolerance)
-    curve = single.curve(steps[0][0]) if len(steps) == 1 and steps[0][1] == 1 else None
-    if curve is not None:
-        lower, upper = curve(epsilons)
-        if _settled(lower, upper, tolerance):
+    if len(steps) == 1 and steps[0][1] == 1:
+        lower, upper = single.curve(steps[0][0])(epsilons)
+        if isinstance(steps[0][0], Enclosed) or _settled(lower, upper, tolerance):
             return lower, upper
     if lattice.shares_lattice(steps) or (len(epsilons) > _FEW and not scattered.fits(steps)):
         return lattice.log_delta(steps, epsilons, tolerance)  # one law serves many epsilons

@@ -99,6 +99,7 @@ class Asked:
             # outwards: where none of some is sharp any more, none further off is
             outwards = where[np.argsort(np.abs(epsilons[where] - at), kind="stable")]
             for some in np.array_split(outwards, -(-outwards.size // _TOGETHER)) if where.size else ():
+                some = np.sort(some)  # curves are asked at ascending epsilons
                 low, high = curve(epsilons[some])
                 lower[some], upper[some] = np.fmax(lower[some], low), np.fmin(upper[some], high)
                 # delta falls: a lower bound holds to the left as well, an upper bound to the right

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -57,6 +58,20 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
     if not np.isfinite(high) and limit_upper <= target:
         high = _first_below(curve, max(root, 1e-12), target)
     return low, high
+
+
+def root_of_each(curve: Curve, guess: float, target: float, tolerance: float) -> tuple[float, float]:
+    """The same where the bounds may be far apart: then each is followed to where it falls to `target` itself."""
+    low, high = certified_root(curve, guess, target)
+    if is_narrow(low, high, tolerance):
+        return low, high
+    below, above = (certified_root(partial(_one_side, curve, side), guess, target) for side in (0, 1))
+    return within((low, high), (below[0], above[1]))
+
+
+def _one_side(curve: Curve, side: int, epsilons: Array) -> tuple[Array, Array]:
+    bound = curve(epsilons)[side]
+    return bound, bound
 
 
 def mirrored(curve: Curve) -> Curve:

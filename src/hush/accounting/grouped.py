@@ -133,10 +133,9 @@ def makers(group: Group) -> list[Maker]:
 
     parts, steps = group.inner.parts(), directions(group.inner)
     if len(parts) == 1 and parts[0][1] == 1:
-        curves = [single.curve(some[0][0]) for some in steps]
-        if any(curve is None for curve in curves):
+        if isinstance(parts[0][0], Group):
             return [Whole(partial(log_delta_curve, group.inner))]
-        return [Whole(curve) for curve in curves if curve is not None]
+        return [Whole(single.curve(some[0][0])) for some in steps]
     sums = [scattered.listed(some) for some in steps]
     known = [Whole(curve) for curve in sums if curve is not None]
     if len(known) == len(sums):

@@ -24,10 +24,12 @@ from hush.accounting.projection import MISSED, ProjectedPair
 _UNIT = 2.0**-50
 
 
-def curve(pair: Pair) -> Curve | None:
-    """Certified bounds on log delta of one release at epsilons >= 0; None where its tails don't tell."""
+def curve(pair: Pair) -> Curve:
+    """Certified bounds on log delta of one release at epsilons >= 0."""
     if isinstance(pair, Enclosed):
-        return None
+        return partial(_between, curve(pair.lower), curve(pair.upper))
+    if isinstance(pair, Atoms):
+        return partial(_listed, pair)
     if isinstance(pair, GaussianPair):
         return gaussian_curve(pair.mu**2)
     if isinstance(pair, LaplacePair):
@@ -35,11 +37,21 @@ def curve(pair: Pair) -> Curve | None:
     if isinstance(pair, ProjectedPair):
         return partial(_projected, pair)
     sampled = pair.pair if isinstance(pair, Reversed) else pair
-    if isinstance(sampled, Poisson | Uniform) and sampled.rate < 1 and not isinstance(sampled.inner, Atoms | Enclosed):
+    if isinstance(sampled, Poisson | Uniform) and sampled.rate < 1 and not isinstance(sampled.inner, Enclosed):
         inner = curve(sampled.inner.reverse() if isinstance(pair, Reversed) else sampled.inner)
-        assert inner is not None
         return partial(_sampled, inner, sampled.rate, ADD if isinstance(pair, Reversed) else REMOVE)
     return partial(_by_tails, pair)
+
+
+def _between(below: Curve, above: Curve, epsilons: Array) -> tuple[Array, Array]:
+    return below(epsilons)[0], above(epsilons)[1]
+
+
+def _listed(pair: Atoms, epsilons: Array) -> tuple[Array, Array]:
+    """A sum of positive terms, its losses good to a few units in the last place."""
+    shift = 4 * _UNIT * np.maximum(1e-3, epsilons)
+    lower, upper = pair.log_delta(epsilons + shift, -1e-12), pair.log_delta(np.maximum(epsilons - shift, 0.0), 1e-12)
+    return lower, np.minimum(upper, 0.0)
 
 
 @np.errstate(all="ignore")
