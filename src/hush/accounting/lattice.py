@@ -302,9 +302,8 @@ def _log_delta_curve(law: Law, epsilons: Array, doubt: float, *, upper: bool) ->
 
     With l the next loss above eps, delta(eps) = (1 - e^{eps - l}) P(L >= l) + e^{eps - l} delta(l): nothing cancels.
     """
-    shift, margin = _shift(doubt)
-    moved = shift + 2.0**-51 * (np.abs(epsilons) + abs(law.origin))  # losses are rounded sums
-    at = epsilons - moved if upper else epsilons + moved
+    shift, margin = _shift(law, epsilons, doubt), _margin(doubt)
+    at = epsilons - shift if upper else epsilons + shift
     first = np.searchsorted(law.losses, at, side="right")
     p_tail, scaled, off = (row[first] for row in law.tails)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -316,24 +315,29 @@ def _log_delta_curve(law: Law, epsilons: Array, doubt: float, *, upper: bool) ->
     return np.asarray(np.minimum(result, 0.0))
 
 
-def _shift(doubt: float) -> tuple[float, float]:
-    """Margins for rounding of that many steps: of epsilon, and of log delta."""
-    return 4 * doubt * _MASS_ERROR, 2 * doubt * _MASS_ERROR + 1e-12
+def _shift(law: Law, epsilons: Array, doubt: float) -> Array:
+    """What rounding of that many steps may move epsilons by, the law's losses being rounded sums."""
+    return np.asarray(4 * doubt * _MASS_ERROR + 2.0**-51 * (np.abs(epsilons) + abs(law.origin)) * (1 + 1e-9))
+
+
+def _margin(doubt: float) -> float:
+    """And log delta."""
+    return 2 * doubt * _MASS_ERROR + 1e-12
 
 
 def _log_delta_upper(law: Law, epsilon: float, doubt: float) -> float:
-    shift, margin = _shift(doubt)
-    return min(0.0, _log_delta(law, epsilon - shift) + margin)
+    shift = float(_shift(law, np.asarray(epsilon), doubt))
+    return min(0.0, _log_delta(law, epsilon - shift) + _margin(doubt))
 
 
 def _log_delta_lower(law: Law, epsilon: float, doubt: float) -> float:
-    shift, margin = _shift(doubt)
-    return min(0.0, _log_delta(law, epsilon + shift) - margin)
+    shift = float(_shift(law, np.asarray(epsilon), doubt))
+    return min(0.0, _log_delta(law, epsilon + shift) - _margin(doubt))
 
 
 def _epsilon_upper(law: Law, log_delta: float, doubt: float) -> float:
     """An epsilon >= 0 at which the law's delta is small enough, the margins counted."""
-    shift, margin = _shift(doubt)
+    shift, margin = float(_shift(law, np.zeros(()), doubt)), _margin(doubt)
     top = float(law.losses[-1])
     if _log_delta_upper(law, 0.0, doubt) <= log_delta:
         return 0.0
@@ -343,12 +347,12 @@ def _epsilon_upper(law: Law, log_delta: float, doubt: float) -> float:
     nudge = 1e-12 * (1 + abs(found))
     while _log_delta(law, found) + margin > log_delta:
         found, nudge = found + nudge, 2 * nudge
-    return found + shift
+    return found + float(_shift(law, np.asarray(found), doubt))
 
 
 def _epsilon_lower(law: Law, log_delta: float, doubt: float) -> float:
     """An epsilon >= 0 at which the law's delta is still too large, the margins counted; 0 if there is none."""
-    shift, margin = _shift(doubt)
+    shift, margin = float(_shift(law, np.zeros(()), doubt)), _margin(doubt)
     top = float(law.losses[-1])
     if _log_delta(law, max(top, shift)) - margin > log_delta:
         return LARGEST
@@ -358,7 +362,7 @@ def _epsilon_lower(law: Law, log_delta: float, doubt: float) -> float:
     nudge = 1e-12 * (1 + abs(found))
     while found > shift and _log_delta(law, found) - margin < log_delta:
         found, nudge = found - nudge, 2 * nudge
-    return max(0.0, found - shift)
+    return max(0.0, found - float(_shift(law, np.asarray(found), doubt)))
 
 
 def _crossing(law: Law, log_delta: float, low: float, high: float) -> float:
