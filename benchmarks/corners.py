@@ -12,9 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import date
+from pathlib import Path
 
 import numpy as np
 
@@ -217,7 +220,8 @@ def main() -> None:
     parser.add_argument("--curves", action="store_true", help="whole trade-off curves instead of single answers")
     parser.add_argument("--json", help="where the answers that stand out are written")
     options = parser.parse_args()
-    rows: list[Found] = []
+    families: dict[str, dict[str, float]] = {}
+    standing_out: list[Found] = []
     for family in options.families:
         found: list[Found] = []
         for number in range(options.first, options.last):
@@ -225,16 +229,27 @@ def main() -> None:
                 found.append(row)
                 if row.slow or row.wide:
                     print(row, flush=True)
-        slow, wide = sum(row.slow for row in found), sum(row.wide for row in found)
-        print(
-            f"{family:9} {len(found)} answers, {slow} slow (worst {max(row.seconds for row in found):.2f} s),"
-            f" {wide} wide",
-            flush=True,
-        )
-        rows += found
+        seconds = [row.seconds for row in found]
+        families[family] = {
+            "answers": len(found),
+            "slow": sum(row.slow for row in found),
+            "wide": sum(row.wide for row in found),
+            "median_seconds": round(float(np.median(seconds)), 4),
+            "worst_seconds": round(max(seconds), 2),
+        }
+        standing_out += [row for row in found if row.slow or row.wide]
+        print(family, families[family], flush=True)
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump([row.__dict__ for row in rows if row.slow or row.wide], file, indent=1)
+        told = {
+            "date": date.today().isoformat(),
+            "python": platform.python_version(),
+            "machine": f"{platform.machine()}, {platform.system()}",
+            "numbers": [options.first, options.last],
+            "curves": options.curves,
+            "families": families,
+            "slow or wide": [asdict(row) for row in standing_out],
+        }
+        Path(options.json).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
