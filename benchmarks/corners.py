@@ -247,7 +247,10 @@ def main() -> None:
             "numbers": [options.first, options.last],
             "curves": options.curves,
             "families": families,
-            "slow or wide": [asdict(row) for row in standing_out],
+            "slow or wide": [
+                {name: "inf" if value == math.inf else value for name, value in asdict(row).items()}
+                for row in standing_out
+            ],
         }
         Path(options.json).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
