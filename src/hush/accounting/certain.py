@@ -47,6 +47,16 @@ class Below:
     """log of the chance with the record, less that without it."""
     doubt_absent: float
     doubt_ratio: float
+    log_exceeded: float
+    """log of the chance without the record that some step isn't below its edge, where that is next to nothing."""
+    log_exceeded_doubt: float
+
+    @property
+    def log_above(self) -> tuple[float, float]:
+        """log of that chance, and of how far it may be off: of tails no floating-point number holds, too."""
+        if self.log_absent > -1e-280:
+            return self.log_exceeded, self.log_exceeded_doubt
+        return float(np.log(-np.expm1(self.log_absent))), self.log_absent + float(np.log(self.doubt_absent))
 
     @property
     def log_present(self) -> float:
@@ -59,6 +69,7 @@ class Below:
 
 def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
     log_absent, log_ratio, doubt_absent, doubt_ratio = 0.0, 0.0, 0.0, 0.0
+    exceeded, exceeded_doubt = -np.inf, -np.inf
     for step, edge in edges:
         spread = np.sqrt(1 + edge.width**2)
         at, hit_at = edge.place / spread, (edge.place - 1 / step.noise) / spread
@@ -79,11 +90,14 @@ def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
             # 1 + p change would lose digits where p is near 1; 1 - p is exact
             one = float(np.log((1 - step.rate) + step.rate * kept))
             unsure = (unsure_kept + 8 * UNIT_ROUNDOFF) * kept + 8 * UNIT_ROUNDOFF * float(np.exp(one))
+        tail = float(np.log(step.count) + log_ndtr(-at))
+        exceeded = float(np.logaddexp(exceeded, tail))
+        exceeded_doubt = float(np.logaddexp(exceeded_doubt, tail + np.log(share * (1 + abs(tail)))))
         log_absent += step.count * log_below
         log_ratio += step.count * one
         doubt_absent += step.count * share * abs(log_below)
         doubt_ratio += step.count * (1e-15 * abs(one) + step.rate * unsure * float(np.exp(-one)))
-    return Below(log_absent, log_ratio, doubt_absent, doubt_ratio)
+    return Below(log_absent, log_ratio, doubt_absent, doubt_ratio, exceeded, exceeded_doubt)
 
 
 def _share(at: float, step: Step) -> float:
@@ -95,8 +109,9 @@ def _share(at: float, step: Step) -> float:
 
 
 def _unsure(chance: float, share: float) -> float:
-    """How far Phi may be off: by this share of the smaller tail, and, near 1, by an ulp."""
-    return share * chance if chance < 0.5 else share * (1 - chance) + 2.0**-52
+    """How far Phi may be off: by this share of the smaller tail, below the floating-point range by all of it, and, near
+    1, by an ulp."""
+    return share * chance + 1e-307 if chance < 0.5 else share * (1 - chance) + 2.0**-52
 
 
 def _known(log_size: float, log_error: float, epsilon: float, sign: float = 1.0) -> Known:
@@ -116,7 +131,7 @@ def closed_form(labels: Sequence[Labels], direction: int, epsilon: float, comple
     parts = []
     with np.errstate(divide="ignore"):
         # of some step huge: in the remove direction e^eps Q, or P - e^eps Q = (P - Q) - (e^eps - 1) Q; in the other P
-        absent, wrong = np.log(-np.expm1(high.log_absent)), high.log_absent + np.log(high.doubt_absent)
+        absent, wrong = high.log_above
         if counted and direction == REMOVE and complement:
             parts.append(_known(epsilon + absent, epsilon + wrong, epsilon))
         elif counted and direction == REMOVE:
