@@ -103,6 +103,18 @@ def test_a_sampled_tradeoff_function_composes_like_the_gaussian_it_is() -> None:
     assert Gaussian(1 / 1.5).epsilon(1e-5).middle in one.epsilon(1e-5)
 
 
+def test_a_tradeoff_function_may_take_one_number_at_a_time() -> None:
+    promise = Tradeoff.of(lambda alpha: max(0.0, 1 - 0.1 - math.exp(0.5) * alpha, math.exp(-0.5) * (1 - 0.1 - alpha)))
+    assert 0.5 in promise.epsilon(0.1)
+
+
+def test_a_formula_that_loses_its_digits_is_told_where() -> None:
+    with pytest.raises(ValueError, match=r"alpha = \d\S*e-17: a formula in 1 - alpha loses its digits here"):
+        Tradeoff.of(lambda alpha: ndtr(ndtri(1 - alpha) - 1.0))
+    with pytest.raises(ValueError, match=r"not so at alpha = 0.5\."):
+        Tradeoff((0.0, 0.5, 1.0), (1.0, 0.7, 0.0))
+
+
 def test_a_few_points_of_a_tradeoff_function_promise_what_every_function_through_them_keeps() -> None:
     few = Tradeoff((0.0, 0.2, 0.5, 1.0), (1.0, 0.6, 0.2, 0.0))
     # the chord from (0.2, 0.6) to (0.5, 0.2) extended to 0: f(0+) = 0.6 + 0.2 * 4/3

@@ -214,17 +214,32 @@ def check_tradeoff_points(alphas: Sequence[float], betas: Sequence[float]) -> No
     if not (np.all(np.diff(a) > 0) and np.all(np.isfinite(b))):
         raise ValueError("The type I errors must ascend and the type II errors be numbers.")
     middle = (b[:-2] * (a[2:] - a[1:-1]) + b[2:] * (a[1:-1] - a[:-2])) / (a[2:] - a[:-2])
-    falls = np.all(np.diff(b) <= 1e-14)
-    if np.any(b < 0) or np.any(b > 1 - a + 1e-14) or not falls or np.any(b[1:-1] > middle + 1e-14):
-        raise ValueError("A trade-off function is convex, falls, and lies between 0 and 1 - alpha.")
+    wrong = (b < 0) | (b > 1 - a + 1e-14)
+    wrong[1:] |= np.diff(b) > 1e-14
+    wrong[1:-1] |= b[1:-1] > middle + 1e-14
+    if np.any(wrong):
+        at = float(a[np.argmax(wrong)])
+        why = ": a formula in 1 - alpha loses its digits here" if 0 < at < 1e-8 else ""
+        raise ValueError(
+            f"A trade-off function is convex, falls, and lies between 0 and 1 - alpha; not so at alpha = {at:.3g}{why}."
+        )
 
 
 def sample_tradeoff(function: Callable[[Array], Array], points: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     ends = np.geomspace(1e-14, 0.5, points // 2)
     deep = np.geomspace(1e-60, 1e-14, points // 4)
     alphas = np.unique(np.concatenate([[0.0], deep, ends, 1 - ends, [1.0]]))
-    betas = np.minimum.accumulate(np.clip(np.asarray(function(alphas), dtype=float), 0.0, 1 - alphas))
+    betas = np.minimum.accumulate(np.clip(_values(function, alphas), 0.0, 1 - alphas))
     return tuple(alphas.tolist()), tuple(betas.tolist())
+
+
+def _values(function: Callable[[Array], Array], at: Array) -> Array:
+    """The function of an array, or of one number at a time where it takes no arrays."""
+    try:
+        values = np.asarray(function(at), dtype=float)
+    except (TypeError, ValueError):
+        values = np.array([])
+    return values if values.shape == at.shape else np.array([float(function(one)) for one in at])
 
 
 def pair_of_points(alphas: Sequence[float], betas: Sequence[float], *, chords: bool) -> Enclosed:
