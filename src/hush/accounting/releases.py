@@ -164,14 +164,14 @@ class Tradeoff(Mechanism):
     def __post_init__(self) -> None:
         object.__setattr__(self, "alphas", tuple(float(a) for a in self.alphas))
         object.__setattr__(self, "betas", tuple(float(b) for b in self.betas))
-        from hush.accounting.errors import check_tradeoff_points
+        from hush.accounting.tradeoff_points import check_tradeoff_points
 
         check_tradeoff_points(self.alphas, self.betas)
 
     @staticmethod
     def of(function: Callable[[Array], Array], points: int = 2000, neighbours: Neighbours = ADD_REMOVE) -> Tradeoff:
         """A trade-off function (any callable on [0, 1]) sampled densely, most densely near its ends; enclosed."""
-        from hush.accounting.errors import sample_tradeoff
+        from hush.accounting.tradeoff_points import sample_tradeoff
 
         return SampledTradeoff(*sample_tradeoff(function, points), neighbours)
 
@@ -183,7 +183,7 @@ class Tradeoff(Mechanism):
         return f"{type(self).__name__}({len(self.alphas)} points)"
 
     def pair(self) -> Pair:
-        from hush.accounting.errors import pair_of_points
+        from hush.accounting.tradeoff_points import pair_of_points
 
         return pair_of_points(self.alphas, self.betas, chords=False)
 
@@ -198,7 +198,7 @@ class SampledTradeoff(Tradeoff):
     kind: ClassVar[str] = "sampled trade-off"
 
     def pair(self) -> Pair:
-        from hush.accounting.errors import pair_of_points
+        from hush.accounting.tradeoff_points import pair_of_points
 
         return pair_of_points(self.alphas, self.betas, chords=True)
 
