@@ -62,6 +62,7 @@ $(BIN)/python:
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "[setup] installing hush and its development tools (a minute or two, once)"
 	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@$(BIN)/python -m compileall -q src # so that even the first answer comes within a second
 	@touch $@
 	@echo "[setup] done"
 

@@ -370,7 +370,7 @@ def test_what_numpy_thinks_of_the_numbers_stays_inside(
 
 
 def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "import sys; from hush.cli import main; sys.exit(main())", *arguments]
+    command = [sys.executable, "-m", "hush", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
