@@ -5,6 +5,7 @@ from __future__ import annotations
 import mpmath as mp
 import numpy as np
 import pytest
+from scipy.special import log_ndtr, ndtr
 
 from hush.accounting import certain
 from hush.accounting.rules import Rule
@@ -71,3 +72,17 @@ def test_the_rounding_of_a_sum_counts_the_gaussian_tails_above_its_window(place:
         absent, present = mp.ncdf(-mp.mpf(place) / spread), mp.ncdf((10 - mp.mpf(place)) / spread)
         # five operations on r p (present - absent), and an ulp of each tail
         assert claimed >= 7 * unit * (absent + power * step.rate * present)
+
+
+def test_gaussian_tails_are_as_good_as_assumed() -> None:
+    rng = np.random.default_rng(5)
+    unit = 2.0**-53
+    places = np.concatenate([rng.uniform(0, 3, 400), rng.uniform(3, 38, 1200), 10 ** rng.uniform(-9, 3, 400)])
+    with mp.workdps(50):
+        for y in map(float, places):
+            tail, allowed = mp.ncdf(-mp.mpf(y)), 6 * unit * (4 + 0.5 * y * y)
+            if tail > 1e-300:
+                assert abs(ndtr(-y) - tail) <= allowed * tail
+                assert abs(log_ndtr(y) - mp.log1p(-tail)) <= allowed * -mp.log1p(-tail)
+            assert abs(ndtr(y) - (1 - tail)) <= 2 * unit
+            assert abs(log_ndtr(-y) - mp.log(tail)) <= 6 * unit * -mp.log(tail)

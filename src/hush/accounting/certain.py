@@ -39,7 +39,7 @@ class Known:
 class Below:
     """All steps below an edge each: log of the chance of it without the record, and with it.
 
-    The errors of both follow from Gaussian tails that are good to 4e-13 of themselves, and a little less far out.
+    The errors of both follow from those of Gaussian tails (`_share`).
     """
 
     log_absent: float
@@ -74,7 +74,7 @@ def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
         spread = np.sqrt(1 + edge.width**2)
         at, hit_at = edge.place / spread, (edge.place - 1 / step.noise) / spread
         log_below, log_hit_below = float(log_ndtr(at)), float(log_ndtr(hit_at))
-        share, hit_share = _share(at, step), _share(hit_at, step)
+        share, hit_share = _share(at, 0.0), _share(hit_at, 1 / step.noise)
         # log of P(below)/Q(below), from what is above if that is little
         above, hit_above = float(ndtr(-at)), float(ndtr(-hit_at))
         if log_below < -0.5:
@@ -84,7 +84,7 @@ def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
         else:
             change = (above - hit_above) / float(np.exp(log_below))
             unsure = 5 * (_unsure(above, share) + _unsure(hit_above, hit_share))
-        unsure += 4 * UNIT_ROUNDOFF * abs(change)
+        unsure += 12 * UNIT_ROUNDOFF * abs(change)  # an exponential, a difference, a quotient, a product
         one = float(np.log1p(step.rate * change))
         if log_below < -0.5 and change < -0.5 and step.rate > 0.5:
             # 1 + p change would lose digits where p is near 1; 1 - p is exact
@@ -100,12 +100,14 @@ def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
     return Below(log_absent, log_ratio, doubt_absent, doubt_ratio, exceeded, exceeded_doubt)
 
 
-def _share(at: float, step: Step) -> float:
-    """How far the tail Phi(-|y|) or its logarithm may be off, relatively: 4e-13, and far out by what y has lost.
+def _share(at: float, mean: float) -> float:
+    """How far the tail Phi(-|y|) or its logarithm may be off, relatively: 6 u (4 + y^2/2), and by what y has lost.
 
-    y = (place - mean)/spread is off by 4 u (|y| + 1/sigma) at most, and the tail falls by |y| + 1 for a unit of y.
+    y = (place - mean)/spread is off by 4 u |y| + u mean at most, and the tail falls by |y| + 1 for a unit of y, its
+    logarithm by less than twice that.
     """
-    return 4e-13 + 8 * UNIT_ROUNDOFF * (abs(at) + 1) * (abs(at) + 1 / step.noise)
+    size = abs(at)
+    return UNIT_ROUNDOFF * (6 * (4 + 0.5 * size * size) + 2 * (size + 1) * (4 * size + mean))
 
 
 def _unsure(chance: float, share: float) -> float:
@@ -114,10 +116,15 @@ def _unsure(chance: float, share: float) -> float:
     return share * chance + 1e-307 if chance < 0.5 else share * (1 - chance) + 2.0**-52
 
 
-def _known(log_size: float, log_error: float, epsilon: float, sign: float = 1.0) -> Known:
-    """With the rounding of the logarithms themselves."""
-    rounded = np.log(64 * UNIT_ROUNDOFF * (4 + abs(log_size) + abs(epsilon))) if np.isfinite(log_size) else -np.inf
-    return Known(sign, log_size, float(np.logaddexp(log_error, log_size + rounded)))
+def _known(log_size: float, log_error: float, epsilon: float, kinds: int, sign: float = 1.0) -> Known:
+    """With the rounding of the logarithms themselves, in units of u.
+
+    A sum over all kinds of steps loses as many of itself.  Up to three functions, 8 each, are worth 24 of the part; up
+    to two logarithms of them, 8 each, and a sum are worth 20 (|log size| + |eps|), since no term is larger than that.
+    """
+    rounded = np.log((kinds + 20) * UNIT_ROUNDOFF * (2 + abs(log_size) + abs(epsilon)))
+    error = float(np.logaddexp(log_error, log_size + rounded)) if np.isfinite(log_size) else log_error
+    return Known(sign, log_size, error)
 
 
 def closed_form(labels: Sequence[Labels], direction: int, epsilon: float, complement: bool, bulk: bool) -> list[Known]:
@@ -127,31 +134,32 @@ def closed_form(labels: Sequence[Labels], direction: int, epsilon: float, comple
     """
     high = _all_below([(label.step, label.high) for label in labels if not label.dropped])
     low = _all_below([(label.step, label.bulk_edge) for label in labels] if bulk else [])
-    counted = not all(label.dropped for label in labels)
+    kinds, counted = len(labels), not all(label.dropped for label in labels)
     parts = []
     with np.errstate(divide="ignore"):
         # of some step huge: in the remove direction e^eps Q, or P - e^eps Q = (P - Q) - (e^eps - 1) Q; in the other P
         absent, wrong = high.log_above
         if counted and direction == REMOVE and complement:
-            parts.append(_known(epsilon + absent, epsilon + wrong, epsilon))
+            parts.append(_known(epsilon + absent, epsilon + wrong, epsilon, kinds))
         elif counted and direction == REMOVE:
             growth = max(epsilon, 0.0) + np.log(-np.expm1(-abs(epsilon)))  # log |e^eps - 1|
             gain = -np.expm1(high.log_ratio)
             doubt = high.doubt_ratio + high.doubt_absent * gain
-            parts.append(_known(high.log_absent + np.log(gain), high.log_absent + np.log(doubt), epsilon))
-            parts.append(_known(growth + absent, growth + wrong, epsilon, -float(np.sign(epsilon))))
+            parts.append(_known(high.log_absent + np.log(gain), high.log_absent + np.log(doubt), epsilon, kinds))
+            parts.append(_known(growth + absent, growth + wrong, epsilon, kinds, -float(np.sign(epsilon))))
         elif counted and complement:
-            parts.append(_known(absent, wrong, epsilon))
+            parts.append(_known(absent, wrong, epsilon, kinds))
         # all steps bulk
         if bulk and complement:
             size = low.log_present + (0.0 if direction == REMOVE else epsilon)
-            parts.append(_known(size, size + np.log(low.doubt_present), epsilon))
+            parts.append(_known(size, size + np.log(low.doubt_present), epsilon, kinds))
         elif bulk and direction == ADD:
             # P - e^eps Q, with P = N(0, 1) and Q the mixture
             gap = epsilon + low.log_ratio
             size = low.log_absent + (np.log(abs(np.expm1(gap))) if gap < 700 else gap)
-            doubt = low.doubt_absent + low.doubt_ratio + 4 * UNIT_ROUNDOFF * (abs(epsilon) - low.log_ratio)
-            parts.append(_known(size, low.log_absent + max(gap, 0.0) + np.log(doubt), epsilon, float(-np.sign(gap))))
+            doubt = low.doubt_absent + low.doubt_ratio + (kinds + 4) * UNIT_ROUNDOFF * (abs(epsilon) - low.log_ratio)
+            wrong = low.log_absent + max(gap, 0.0) + np.log(doubt)
+            parts.append(_known(size, wrong, epsilon, kinds, float(-np.sign(gap))))
     return parts
 
 

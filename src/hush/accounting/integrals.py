@@ -19,6 +19,8 @@ from hush.accounting.transform import UNIT_ROUNDOFF, Array, Numbers
 
 _MOST_TERMS = 12_000_000
 _FEW_STEPS = 1000
+_SHARP = -24.0
+"""log of a tolerance below which every digit counts."""
 _CHUNK = 256
 
 
@@ -90,7 +92,7 @@ def line_through(labels: Sequence[Labels], aim: Aim, most: int) -> Line | None:
         return None
     # where delta turns out larger than was asked for, less will do
     log_budget = max(aim.budget, least + aim.log_tolerance - 6)
-    near = lines[objective < least + 3]
+    near = lines[objective < least + (3.0 if aim.log_tolerance > _SHARP else 0.7)]
     tried = [_alias_free(labels, aim, float(c), log_budget) for c in near[:: max(len(near) // 4, 1)]]
     spacing, c, value, points, values = max(tried, key=lambda one: one[0])
     relative = log_budget - (value - c * aim.epsilon)
@@ -173,7 +175,7 @@ def _evaluate(
     whole = 1.01
     top = whole + np.exp(_log_bulk(labels, power) - value) * 1.01 if split else whole
     terms, start = 0, 0
-    few = 8 if log_allowed < -24 else 32  # where digits count: the less r varies, the more of x is summed by series
+    few = 8 if log_allowed < _SHARP else 32  # where digits count: the less r varies, the more of x is summed by series
     while start < len(nodes):
         end = min(max(2 * start, few), len(nodes))
         low, high = float(nodes[start].imag), float(nodes[end - 1].imag)

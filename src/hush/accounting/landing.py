@@ -6,7 +6,7 @@ search asks a curve where it falls to the target, believes it as far as it is sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.special import gammaln
@@ -20,7 +20,7 @@ from hush.accounting.transform import Array, Step
 ROUGH = -9.0
 """log of the relative accuracy of a delta that is good enough to find the place."""
 ENOUGH = 2e-7
-_FINEST = -30.0
+_FINEST = -33.0
 """log of a relative accuracy beyond which rounding counts more than anything else."""
 _SMALLEST = 3e-13
 """An epsilon this small is known well enough."""
@@ -40,6 +40,7 @@ def epsilon(
         return found
     guess = min(guess, EPSILON_LIMIT)
     below, above, tolerance, failed = 0.0, EPSILON_LIMIT, ROUGH, 0
+    served, finest = ROUGH, _FINEST
     before: jumps.Jumps | None = None
     # what falls with epsilon is log delta, or minus log(1 - delta)
     sign = -1 if contour.is_complement(target) else 1
@@ -49,11 +50,16 @@ def epsilon(
         values = None if jump is None else jump.log_value(np.array([guess]))
         if jump is None or values is None or (values[0][0] == -np.inf and values[1][0] == 0):
             failed += 1
-            if failed > (3 if before is not None else 1) or (before is not None and tolerance < ROUGH):
-                break  # so sharp is too much for it, or it is elsewhere
+            if failed > (3 if before is not None else 1):
+                break  # it is elsewhere
+            if before is not None and tolerance < ROUGH:  # so sharp is too much for it
+                if tolerance > served - 2:
+                    break
+                tolerance, finest = 0.5 * (served + tolerance), 0.5 * (served + tolerance)
+                continue
             above, guess = guess, float(np.sqrt(max(below, 0.4 * guess) * guess))
             continue
-        before = jump
+        before, served = jump, tolerance
         lower, upper = values
         is_below = lower[0] > wanted if sign > 0 else upper[0] < wanted
         is_above = upper[0] < wanted if sign > 0 else lower[0] > wanted
@@ -73,7 +79,12 @@ def epsilon(
         sharp_there = known and width_there <= 2 * width
         located = sharp_there or (known and width_there < 0.1 * slope)
         slope = slope if located else _slope(jump, guess, sign, guess)
-        if not known:
+        if known and not (is_below or is_above) and width > slope:  # any epsilon around may be it
+            root, known, located = guess, False, False
+            tolerance -= 6.0
+            if tolerance < _FINEST:
+                break
+        elif not known:
             back = np.sqrt(below * guess) if below > 0 else guess
             far = is_above and abs(upper[0] - wanted) > 3
             root = 0.4 * guess if far else 0.7 * guess if is_above else 1.4 * guess if is_below else float(back)
@@ -92,14 +103,14 @@ def epsilon(
         else:
             root = guess * float(np.clip(1 + short / slope, 0.03, 10.0))
         root = max(root, _SMALLEST)
-        sharp = float(np.clip(np.log(max(NARROW, 1e-12 / root) * max(slope, 1e-9)) - 2.2, -32.0, ROUGH))
-        if known and (sharp_there or abs(root / guess - 1) < 0.01) and tolerance <= sharp + 0.5:
+        sharp = float(np.clip(np.log(max(NARROW, 1e-12 / root) * max(slope, 1e-9)) - 2.2, -35.0, ROUGH))
+        if known and (sharp_there or abs(root / guess - 1) < 0.01) and tolerance <= max(sharp + 0.5, finest):
             (low, high), _ = found
             was = high - low
             low, high = within((low, high), certified_root(jump.log_delta, root, target))
             found = (low, high), jump.log_delta
             sharp = min(sharp, tolerance - 3)
-            if is_narrow(low, high) or tolerance < _FINEST or high - low > 0.7 * was:
+            if is_narrow(low, high) or tolerance <= finest or high - low > 0.7 * was:
                 break
         if known and (located or abs(root / guess - 1) < 0.05 or upper[0] - lower[0] > 0.2 * slope):
             tolerance = min(sharp, tolerance)
@@ -137,13 +148,39 @@ def _slope(jump: jumps.Jumps, epsilon: float, sign: int, other: float) -> float:
 
 def few_jumps_epsilon(steps: Sequence[Step], direction: int, target: float) -> float:
     """The epsilon at which a few equal jumps, as many as do it best, have the probability delta: a guess."""
-    low, high = -80.0, float(np.log(EPSILON_LIMIT))
     counts = np.array([1.0, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64]) if direction == REMOVE else np.ones(1)
     counts = counts[counts <= sum(step.count for step in steps)]
+
+    def log_chance(epsilon: float) -> float:
+        return float(np.nanmax(counts * sum_of_log_deltas(steps, direction, epsilon / counts) - gammaln(counts + 1)))
+
+    return _falls_to(log_chance, target)
+
+
+def one_jump_epsilon(steps: Sequence[Step], target: float) -> float:
+    """The same where any step may be the one that decides, and must make up for what all the others lose (remove).
+
+    Next to exact on plateaus, where little noise makes a sampled record's loss either large or -log(1-p).
+    """
+    lost = [-float(np.log1p(-step.rate)) for step in steps]
+    total = sum(step.count * one for step, one in zip(steps, lost, strict=True))
+
+    def log_chance(epsilon: float) -> float:
+        none = 0.0
+        for step, one in zip(steps, lost, strict=True):
+            alone = single_step_log_delta(step, REMOVE, np.array([epsilon + total - one]))[0]
+            none += step.count * float(np.log1p(-np.exp(alone)))
+        return float(np.log(-np.expm1(none))) if none < 0 else -np.inf
+
+    return _falls_to(log_chance, target)
+
+
+def _falls_to(log_chance: Callable[[float], float], target: float) -> float:
+    """Where it does, to a few digits of log epsilon; next to 0 where it is below from there on."""
+    low, high = -80.0, float(np.log(EPSILON_LIMIT))
     for _ in range(40):
         middle = 0.5 * (low + high)
-        chances = counts * sum_of_log_deltas(steps, direction, np.exp(middle) / counts) - gammaln(counts + 1)
-        low, high = (middle, high) if np.nanmax(chances) > target else (low, middle)
+        low, high = (middle, high) if log_chance(float(np.exp(middle))) > target else (low, middle)
     return float(np.exp(low))
 
 

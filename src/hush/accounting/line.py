@@ -158,10 +158,13 @@ def chernoff_values(log_mgf: Callable[[Array], Array], points: Array) -> Array:
 def alias_free_spacing(
     c: float, epsilon: float, value: float, points: Array, values: Array, log_negligible: float = LOG_NEGLIGIBLE
 ) -> float:
-    """The widest spacing whose aliases at epsilon are negligible beside exp(Lambda(c) - c eps)."""
+    """The widest spacing whose aliases at epsilon are negligible beside exp(Lambda(c) - c eps).
+
+    (Where all of the integral is negligible, so are they: then each of their sums is a geometric series of ratio 1/e.)
+    """
     gap = points - c
     with np.errstate(divide="ignore", invalid="ignore"):
-        needed = (values - value - gap * epsilon - log_negligible) / np.abs(gap)
+        needed = np.maximum(values - value - gap * epsilon - log_negligible, 1.0) / np.abs(gap)
     needed = np.where(np.isfinite(needed), needed, np.inf)
     period = max(float(np.min(needed[gap > 0])), float(np.min(needed[gap < 0])))
     return float(2 * np.pi / period)

@@ -137,7 +137,7 @@ class Rule:
     def _above_unsure(self) -> tuple[float, float]:
         """How far each may be off, in units of 4 u, together with the operations that follow.
 
-        The smaller tail is good to 4 u (4 + y^2/2) of itself, y to u (|y| + 1/sigma); near 1 there is an ulp.
+        The smaller tail is good to 6 u (4 + y^2/2) of itself, y to u (|y| + 1/sigma); near 1 there is an ulp.
         """
         mean, y = 1 / self.part.step.noise, np.array(self._distances)
         absent, present = (6 + 2 * (np.abs(y) + 1) * (np.abs(y) + mean)) * ndtr(-np.abs(y)) + 2.5 * (y < 0)

@@ -31,7 +31,9 @@ _TINY = 1e-4
 """Below, both directions are so close that a rough look can't tell them apart."""
 _SHARPEST = -31.0
 _NOTHING = 1e-12
-"""A delta that is this close to 1 is known well enough."""
+"""A delta that is this close to 1 is known well enough, and so is an epsilon this close to 0."""
+_OFTEN = -4.0
+"""log of a delta above which a single jump may decide where there are many."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,9 @@ def _guesses(composition: Composition, direction: int, target: float, known: tup
     if low > 0 and high < 1.5 * low:
         yield float(np.sqrt(low * high))
         return
+    often = direction == REMOVE and target > _OFTEN
+    if often and (guess := landing.one_jump_epsilon(composition.steps, target)) > _NOTHING:
+        yield guess
     few = sum(step.count * step.rate for step in composition.steps) < 0.3
     if few:
         yield landing.few_jumps_epsilon(composition.steps, direction, target)
