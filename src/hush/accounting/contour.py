@@ -34,6 +34,10 @@ _WIDEST = 6000
 _DEEPEST = -30_000.0
 """log of the smallest mass that is cut: a group of records asks for deltas that are no floating-point numbers."""
 
+_MODERATE = -100.0
+"""A log delta for which many losses decide, and the saddle point knows best."""
+_TILTS = np.geomspace(1e-2, 1e5, 100)
+
 
 class TooWideError(Exception):
     """The tilted law reaches so far out that a few large losses must decide: a case for jumps.py."""
@@ -52,22 +56,28 @@ class Problem:
     def power(self, s: complex | Numbers) -> Numbers:
         return np.asarray(1 + s) if self.direction == REMOVE else np.asarray(-s)
 
+    @property
+    def largest_loss(self) -> float:
+        """Of all steps together, in the remove direction, within the cut."""
+        return math.inf if self.gaussian > 0 else sum(grid.step.count * float(grid.loss[-1]) for grid in self.grids)
+
     def log_mgf(self, s: Array) -> Array:
         """Lambda at real s, from above: with what the quadrature may miss, but without rounding."""
         total = 0.5 * self.gaussian * s * (s + 1)
         for grid in self.grids:
-            powers = self.power(s)
-            total = total + grid.step.count * np.log1p(_cut_excess(grid, powers).real + transform.missed(grid, powers))
+            total = total + grid.step.count * _log_mean(grid, self.power(s))
         return np.where(np.isnan(total), np.inf, total)
 
     def log_added(self, s: Array) -> Array:
         """log of prod (1 + M)^T - prod M^T at real s, M being each step's moment generating function, from above."""
-        powers, log_growth = self.power(s), np.zeros(s.shape)
+        log_growth = np.full(s.shape, -np.inf)  # log of the sum of T log(1 + 1/M), 1/M being a number or less than any
         for grid in self.grids:
-            size = 1 + _cut_excess(grid, powers).real + transform.missed(grid, powers)
-            log_growth = log_growth + grid.step.count * np.log1p(1 / size)
-        growth = np.minimum(log_growth, 700.0)
-        added = np.where(log_growth < 700, np.log(np.expm1(growth)), log_growth)
+            inverse = -_log_mean(grid, self.power(s))
+            growth = np.where(inverse < -30, inverse, np.log(np.logaddexp(0.0, np.maximum(inverse, -30.0))))
+            log_growth = np.logaddexp(log_growth, math.log(grid.step.count) + growth)
+        growth = np.exp(np.clip(log_growth, -30.0, math.log(700.0)))
+        added = np.where(growth < 700, np.log(np.expm1(growth)), np.exp(log_growth))
+        added = np.where(log_growth < -30, log_growth, added)
         result = self.log_mgf(s) + added + 2e-6 * (1 + np.abs(added))
         return np.where(np.isnan(result), np.inf, result)
 
@@ -122,10 +132,22 @@ def _wide_enough(grid: Grid, direction: int, tilt: float) -> Grid:
     return Grid(grid.step, left, (right - left) / size, size)
 
 
-def _cut_excess(grid: Grid, powers: Numbers) -> Numbers:
-    """E[g^r; x in the interval] - 1: the excess, less what 1 + r (g-1) has outside the interval."""
+def _cut_excess(grid: Grid, powers: Numbers, scale: float = 0.0) -> Numbers:
+    """E[g^r; x in the interval] - 1: the excess, less what 1 + r (g-1) has outside the interval; over e^scale."""
     absent, present = transform.tail_masses(grid.step, grid.left, grid.right)
-    result: Numbers = transform.excess(grid, powers) - absent - powers * grid.step.rate * (present - absent)
+    cut = absent + powers * grid.step.rate * (present - absent)
+    result: Numbers = transform.excess(grid, powers, scale) - (cut if scale == 0 else cut * np.exp(-scale))
+    return result
+
+
+def _log_mean(grid: Grid, powers: Array) -> Array:
+    """log E[g^r; x in the interval] at real r, with what the quadrature may miss."""
+    large, missed = transform.overflows(grid, powers), transform.log_missed(grid, powers)
+    result = np.empty(powers.shape)
+    if large.any():
+        result[large] = np.logaddexp(transform.log_moments(grid, powers[large]), missed[large])
+    if not large.all():
+        result[~large] = np.log1p(_cut_excess(grid, powers[~large]).real + np.exp(missed[~large]))
     return result
 
 
@@ -134,6 +156,10 @@ def log1p(z: Complex) -> Complex:
     near = np.where(np.abs(z) < 0.5, z, 0)
     small, large = 0.5 * np.log1p(2 * near.real + np.abs(near) ** 2), np.log(np.maximum(np.abs(1 + z), 1e-300))
     return np.asarray(np.where(np.abs(z) < 0.5, small, large) + 1j * np.arctan2(z.imag, 1 + z.real))
+
+
+def _log(z: Complex) -> Complex:
+    return np.asarray(np.log(np.maximum(np.abs(z), 1e-300)) + 1j * np.angle(z))
 
 
 def line(task: Problem, c: float, log_negligible: float = LOG_NEGLIGIBLE) -> Line | None:
@@ -154,7 +180,7 @@ def line(task: Problem, c: float, log_negligible: float = LOG_NEGLIGIBLE) -> Lin
 def _height(task: Problem, c: float, value: float, spacing: float, log_negligible: float) -> float:
     """The smallest |Im s| (up to a factor 1.4) beyond which the integrand is provably negligible."""
     powers = float(task.power(c))
-    sizes = [1 + float(_cut_excess(grid, np.array([powers]))[0].real) for grid in task.grids]
+    sizes = [float(_log_mean(grid, np.array([powers]))[0]) for grid in task.grids]
     height = 8 * spacing
     while height < _MOST_NODES * spacing * 1.4:
         if _log_tail(task, c, value, height, sizes) < log_negligible:
@@ -163,10 +189,10 @@ def _height(task: Problem, c: float, value: float, spacing: float, log_negligibl
     return np.inf
 
 
-def _log_tail(task: Problem, c: float, value: float, height: float, sizes: Sequence[float]) -> float:
+def _log_tail(task: Problem, c: float, value: float, height: float, log_sizes: Sequence[float]) -> float:
     total = 0.5 * task.gaussian * (c * (c + 1) - height**2) - value
     powers = float(task.power(c))
-    for grid, size in zip(task.grids, sizes, strict=True):
+    for grid, size in zip(task.grids, log_sizes, strict=True):
         total += grid.step.count * transform.log_decay(grid, powers, height, size)
     return total
 
@@ -184,17 +210,18 @@ def _evaluate(
     for grid in task.grids:
         repeats = grid.step.count
         wanted = np.log(1e-12 / repeats) - 8
-        widest, shift = transform.sufficient_spacing(grid, real_power, height, wanted)
+        scale = transform.log_scale(grid, real_power)
+        widest, shift = transform.sufficient_spacing(grid, real_power, height, wanted + scale)
         fine = grid.refined(min(widest, grid.spacing))
         if fine.size * count > _MOST_TERMS:
             return None
-        mgf = np.asarray(_cut_excess(fine, powers), dtype=complex)
-        step_error = np.exp(wanted) + transform.end_sizes(fine, real_power, height, shift)
-        step_error = step_error + transform.rounding(fine, real_power, np.abs(powers))
-        modulus = np.abs(1 + mgf)
-        total = total + repeats * log1p(mgf)
-        error = error + repeats * np.log1p(step_error / np.maximum(modulus, 1e-300))
-        log_tail += repeats * transform.log_decay(fine, real_power, height, float(modulus[0]))
+        excess = np.asarray(_cut_excess(fine, powers, scale), dtype=complex)
+        step_error = np.exp(wanted) + transform.end_sizes(fine, real_power, height, shift, scale)
+        step_error = step_error + transform.rounding(fine, real_power, np.abs(powers), scale)
+        modulus = np.abs(np.exp(-scale) + excess)
+        total = total + repeats * (log1p(excess) if scale == 0 else _log(excess) + scale)
+        error = error + repeats * (np.log1p(step_error / np.maximum(modulus, 1e-300)) + 8 * UNIT_ROUNDOFF * scale)
+        log_tail += repeats * transform.log_decay(fine, real_power, height, float(np.log(modulus[0])) + scale)
     error = error + 4 * UNIT_ROUNDOFF * np.abs(total)
     scale = float(total[0].real)
     shape = np.exp(total - scale)
@@ -224,6 +251,20 @@ def _saddle_approximation(task: Problem, c: float) -> tuple[float, float]:
     epsilon = mean - 1 / c - 1 / (c + 1)
     spread = variance + c**-2 + (c + 1) ** -2
     return value - c * epsilon - np.log(abs(c * (c + 1))) - 0.5 * np.log(2 * np.pi * spread), epsilon
+
+
+def deep_saddles(steps: Sequence[Step], gaussian: float) -> tuple[Array, Array]:
+    """Epsilons, ascending, and about log delta there, deep in the tail where one record is removed."""
+    found: list[tuple[float, float]] = []
+    for c in _TILTS:
+        try:
+            task = problem(steps, gaussian, REMOVE, _MODERATE, tilt=float(c))
+        except TooWideError:
+            break
+        log_value, epsilon = _saddle_approximation(task, float(c))
+        if math.isfinite(log_value) and epsilon > (found[-1][0] if found else 0.0) and log_value < _MODERATE:
+            found.append((epsilon, log_value))
+    return np.array([at for at, _ in found]), np.array([value for _, value in found])
 
 
 def place(v: Array | float, complement: bool) -> Array:
@@ -324,7 +365,11 @@ def solve_for_epsilon(
     With a depth of more than 1 it is cut for a log delta so many times as low, and may be asked further out.
     """
     # Cut for the smallest delta: an epsilon beyond the largest loss of the cut steps has no saddle point at all.
-    task = problem(steps, gaussian, direction, -650.0)
+    cut = -650.0
+    task = problem(steps, gaussian, direction, cut)
+    while direction == REMOVE and task.largest_loss < 1.1 * epsilon and cut > _DEEPEST:
+        cut *= 2
+        task = problem(steps, gaussian, direction, cut)
     c, log_value = saddle_for_epsilon(task, epsilon, complement)
     for _ in range(6):
         wider = problem(steps, gaussian, direction, min(max(depth * log_value, _DEEPEST), 0.0), tilt=c)

@@ -165,15 +165,14 @@ def rough(group: Group, asked: list[Maker], log_delta: float | None, epsilon: fl
         return _model(places, logs[1:])
     if by_saddles is not None:
         return by_saddles
-    bins = first.binned if isinstance(first, Sampled | Replaced) else first
-    assert isinstance(bins, Binned)
-    sizes = bins.rough(_COARSE)
+    assert isinstance(first, Sampled | Replaced | Binned)
+    sizes = first.rough(_COARSE)
     links = _model(_COARSE, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
     slopes = np.abs(links.slopes)
     fine = np.geomspace(max(0.4 * float(slopes.min()), 1e-8), max(2.0 * float(slopes.max()), 1e-6), _FINE)
     places = np.append(_COARSE, fine)
     order = np.argsort(places, kind="stable")
-    return _model(places[order], np.append(sizes, bins.rough(fine))[order])
+    return _model(places[order], np.append(sizes, first.rough(fine))[order])
 
 
 def _model(places: Array, logs: Array) -> Model:

@@ -143,6 +143,9 @@ class Sampled:
     """Where one contour integral took too many nodes: nearby, to the left, it would as well."""
     one_sided: bool = True
 
+    def rough(self, epsilons: Array) -> Array:
+        return _deepened(self.composition, epsilons, self.binned.rough(epsilons))
+
     @property
     def largest(self) -> float:
         bounded = self.direction == contour.ADD and self.composition.gaussian == 0
@@ -164,7 +167,7 @@ class Sampled:
         return found or binned or self.binned.curve(epsilon, size, tolerance)
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
-        return chernoff_curve(self.composition, self.direction, epsilons)
+        return chernoff_curve(self.composition, self.direction, epsilons, min(size, -690.0))
 
     def least(self, epsilons: Array) -> Array:
         return np.full(epsilons.shape, -np.inf)
@@ -205,6 +208,9 @@ class Replaced:
     largest: float = math.inf
     one_sided: bool = False
 
+    def rough(self, epsilons: Array) -> Array:
+        return _deepened(self.composition, epsilons, self.binned.rough(epsilons))
+
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
         deep = self._deep(epsilon) if size < _LARGE else None
@@ -240,6 +246,15 @@ class Replaced:
             return lower, np.minimum(np.minimum(np.logaddexp(upper, more), before), 0.0)
 
         return curve
+
+
+def _deepened(composition: Composition, epsilons: Array, logs: Array) -> Array:
+    """About log delta: by the saddle point where it is deep, which bins know little of, and else as it is."""
+    at, deep = contour.deep_saddles(composition.steps, composition.gaussian)
+    if at.size < 2:
+        return logs
+    known = (epsilons >= at[0]) & (epsilons <= at[-1])
+    return np.where(known, -np.exp(np.interp(np.log(epsilons), np.log(at), np.log(-deep))), logs)
 
 
 def _line(

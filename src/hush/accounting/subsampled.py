@@ -128,11 +128,11 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
 
 
 @_QUIETLY
-def chernoff_curve(composition: Composition, direction: int, epsilons: Array) -> Array:
-    """Upper bounds on log delta that cost next to nothing."""
+def chernoff_curve(composition: Composition, direction: int, epsilons: Array, deepest: float = -690.0) -> Array:
+    """Upper bounds on log delta that cost next to nothing, of use down to about the deepest."""
     if _single(composition):
         return np.zeros(len(epsilons))
-    task = contour.problem(composition.steps, composition.gaussian, direction, -690.0)
+    task = contour.problem(composition.steps, composition.gaussian, direction, deepest)
     scale = max(float(np.max(epsilons)), 1e-12)
     points = np.geomspace(0.3, 1e5, 60) / scale
     exponents = task.log_mgf(points) + log_peak(points) - np.multiply.outer(epsilons, points)

@@ -40,6 +40,8 @@ _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 _SERIES_RADIUS = 0.5
 _FEW_STEPS = 200_000
 _SERIES_TERMS = 14
+_LARGEST = 600.0
+"""log of an E[g^r] that is a floating-point number with room to spare."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,33 @@ def _near(grid: Grid, largest_power: float) -> NDArray[np.bool_]:
     return np.asarray(np.abs(grid.loss) * max(largest_power, 1.0) < _SERIES_RADIUS)
 
 
-def excess(grid: Grid, powers: Numbers) -> Numbers:
-    """Sum over the nodes of g^r - 1 - r (g-1), for each power r (real or complex)."""
+def log_scale(grid: Grid, real_power: float) -> float:
+    """What all sums on the line Re r = real_power are divided by, a logarithm: 0 unless they would overflow."""
+    top = float((real_power * grid.loss + grid.log_weight).max())
+    return top if top > _LARGEST else 0.0
+
+
+def log_moments(grid: Grid, powers: Array) -> Array:
+    """log of the sum over the nodes of g^r, at real r, where that is larger than a floating-point number may be."""
+    terms = np.multiply.outer(powers, grid.loss) + grid.log_weight
+    top = terms.max(axis=-1)
+    return np.asarray(top + np.log(np.exp(terms - top[..., None]).sum(axis=-1)))
+
+
+def overflows(grid: Grid, powers: Array) -> NDArray[np.bool_]:
+    """Which real powers need the logarithm."""
+    steepest = np.maximum(powers * grid.loss[0], powers * grid.loss[-1])
+    large = np.asarray(steepest > _LARGEST)
+    for k in np.flatnonzero(large):
+        large[k] = log_scale(grid, float(powers[k])) > 0
+    return large
+
+
+def excess(grid: Grid, powers: Numbers, scale: float = 0.0) -> Numbers:
+    """Sum over the nodes of g^r - 1 - r (g-1), for each power r (real or complex), divided by e^scale.
+
+    (With a scale the last two are next to nothing beside the first, or nothing: far less than rounding takes.)
+    """
     loss, log_weight, weight = grid.loss, grid.log_weight, grid.weight
     near = _near(grid, float(np.max(np.abs(powers))))
     far = ~near
@@ -163,10 +190,12 @@ def excess(grid: Grid, powers: Numbers) -> Numbers:
         values = np.multiply.outer(powers, loss[near])
         result += (_expm1_minus(values) * weight[near]).sum(axis=-1)
         result -= powers * (_expm1_minus(loss[near]) * weight[near]).sum()
+        result *= np.exp(-scale)
     if far.any():
         with np.errstate(over="ignore"):
-            tilted = np.exp(np.multiply.outer(powers, loss[far]) + log_weight[far])
-        result += tilted.sum(axis=-1) - weight[far].sum() - powers * _weighted_ratio(grid, far).sum()
+            tilted = np.exp(np.multiply.outer(powers, loss[far]) + (log_weight[far] - scale))
+        rest = weight[far].sum() + powers * _weighted_ratio(grid, far).sum()
+        result += tilted.sum(axis=-1) - (rest if scale == 0 else rest * np.exp(-scale))
     return result
 
 
@@ -190,14 +219,14 @@ def exponent_doubt(nodes: Numbers, noise: float) -> Array:
     return np.asarray((size + 2 * size.max()) / noise + 3 * shift + size / noise + shift) / 4
 
 
-def rounding(grid: Grid, real_power: float, sizes: Array) -> Array:
+def rounding(grid: Grid, real_power: float, sizes: Array, scale: float = 0.0) -> Array:
     """A bound on the floating-point error of `excess` on the line Re r = real_power, |r| = sizes.
 
     In units of 4 u.  A node's loss l is off by 4 |l| and by |dl/du| times what u is off (`exponent_doubt`).  The
     argument r l + log weight of its exponential is off by r times that, by 1 |r l| for two operations, and by
     1 |log weight|; the exponential by 1; a pairwise sum of n terms by (22 + log2(n/128)) u, less than 6 for any n here.
-    The same in the sums of weights and of g - 1.  By the series, |e^z - 1 - z| <= 0.6 |z|^2 with a slope of at most
-    1.3 |z|, all but what u is off is less than 60 |z|^2.
+    The same in the sums of weights and of g - 1, and 1 |scale| where there is one.  By the series,
+    |e^z - 1 - z| <= 0.6 |z|^2 with a slope of at most 1.3 |z|, all but what u is off is less than 60 |z|^2.
     """
     loss, weight = np.abs(grid.loss), grid.weight
     near = _near(grid, float(np.max(sizes)))
@@ -206,9 +235,9 @@ def rounding(grid: Grid, real_power: float, sizes: Array) -> Array:
     off = share * exponent_doubt(grid.nodes, grid.step.noise)
     quadratic = float((weight[near] * loss[near] * (60 * loss[near] + 1.3 * off[near])).sum())
     with np.errstate(over="ignore"):
-        tilted = np.exp(real_power * grid.loss[far] + grid.log_weight[far])
+        tilted = np.exp(real_power * grid.loss[far] + (grid.log_weight[far] - scale))
         ratio = np.exp(grid.loss[far] + grid.log_weight[far])
-    constant = float((tilted * (8 + np.abs(grid.log_weight[far]))).sum() + 8 * weight[far].sum())
+    constant = float((tilted * (8 + scale + np.abs(grid.log_weight[far]))).sum() + 8 * weight[far].sum())
     linear = float((tilted * (5 * loss[far] + off[far])).sum() + 16 * np.abs(_weighted_ratio(grid, far)).sum())
     linear += float((ratio * off[far]).sum())
     return 4 * UNIT_ROUNDOFF * (constant + sizes * linear + (sizes + sizes**2) * quadratic)
@@ -280,8 +309,8 @@ def _end_losses(grid: Grid) -> tuple[Array, Array, Array]:
     return loss, -0.5 * ends**2 - _LOG_SQRT_2PI, np.exp(np.log(grid.step.rate) + exponent - loss)
 
 
-def end_sizes(grid: Grid, real_power: float, height: float, shift: float) -> float:
-    """What the two vertical sides of the strip of half-width `shift` may add to the quadrature error.
+def end_sizes(grid: Grid, real_power: float, height: float, shift: float, scale: float = 0.0) -> float:
+    """What the two vertical sides of the strip of half-width `shift` may add to the quadrature error, over e^scale.
 
     They are integrated against exp(-2 pi y/spacing), twice for each end; |g^r| grows by exp(height * arg g) at most.
     """
@@ -291,18 +320,18 @@ def end_sizes(grid: Grid, real_power: float, height: float, shift: float) -> flo
     log_sizes = np.logaddexp(real_power * loss, np.log(polynomial)) + density
     damping = 2 * np.pi / grid.spacing
     sides = [_log_side(grid, share[k], real_power, height, shift, damping) for k in (0, 1)]
-    return float(2 * np.exp(np.minimum(np.logaddexp.reduce(log_sizes + sides), 300.0)))
+    return float(2 * np.exp(np.minimum(np.logaddexp.reduce(log_sizes + sides) - scale, 700.0)))
 
 
-def missed(grid: Grid, powers: Array) -> Array:
-    """What `excess` may miss at real powers r where g^r is large at an end of the interval.
+def log_missed(grid: Grid, powers: Array) -> Array:
+    """log of what `excess` may miss at real powers r where g^r is large at an end of the interval.
 
     An end adds 2 |f| times the integral of exp(K y^2/2 - 2 pi y/d) over 0 <= y <= b, at most d/pi up to b = 2 pi/(K d).
     K is 1 where r >= 0, since |g(x+iy)| <= g(x), and 1 + |r| w/sigma^2 or less where r < 0, w the hit's share.
     """
     loss, density, _ = _end_losses(grid)
-    with np.errstate(over="ignore"):
-        return np.asarray(2 / np.pi * grid.spacing * np.exp(np.multiply.outer(powers, loss) + density).sum(axis=-1))
+    ends = np.logaddexp.reduce(np.multiply.outer(powers, loss) + density, axis=-1)
+    return np.asarray(ends + np.log(2 / np.pi * grid.spacing))
 
 
 def _log_side(grid: Grid, share: float, real_power: float, height: float, shift: float, damping: float) -> float:
@@ -320,11 +349,11 @@ def _log_side(grid: Grid, share: float, real_power: float, height: float, shift:
     return float(np.log(y[1]) + np.logaddexp.reduce(exponent))
 
 
-def log_decay(grid: Grid, real_power: float, height: float, size: float) -> float:
+def log_decay(grid: Grid, real_power: float, height: float, log_size: float) -> float:
     """A bound on log |E[g^r]| that holds for *every* |Im r| >= height (Re r = real_power).
 
     Moving the line of integration to x + ib multiplies the integrand by exp(-|Im r| arg g(x+ib)), and arg g > 0
-    there: the modulus of the integral falls with |Im r|.  `size` is E[g^a] on the axis; the trapezoidal sum of the
+    there: the modulus of the integral falls with |Im r|.  `log_size` is that of E[g^a] on the axis; the sum of the
     moved modulus is itself exponentially accurate (docs/certificate.md), its error and the two sides join the bound.
     """
     best = np.inf
@@ -340,7 +369,7 @@ def log_decay(grid: Grid, real_power: float, height: float, size: float) -> floa
         # with |y| <= b, or |y| + b <= pi sigma/2, the sum of arg g at b + y and at b - y is not negative
         second = min(0.9 * (np.pi * noise - shift), max(shift, 0.5 * np.pi * noise - shift), 6.0)
         if real_power >= 0:
-            size_there = float(np.log(size))
+            size_there = log_size
         else:
             second = min(
                 second, 2.0 * noise - 0.5 * shift, 9.0 / np.sqrt(1 + abs(real_power) * grid.step.rate / noise**2)
