@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 from busy import BUSY
+from scipy import integrate
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
 from hush.accounting import (
@@ -237,6 +238,42 @@ def test_bounds_for_replaced_records_enclose_where_losses_are_small() -> None:
             assert binned is not None
             assert deep(np.array([epsilon]))[0][0] <= binned(np.array([epsilon]))[1][0]
             assert deep(np.array([epsilon]))[1][0] >= binned(np.array([epsilon]))[0][0]
+
+
+def two_replaced(rate: float, noise: float, epsilon: float) -> float:
+    """delta of two steps of C_p: one of them in closed form, averaged over the other's losses by quadrature.
+
+    C_p has the losses l(x) = log(1 + p (e^u - 1)) > 0 of x > 1/(2 sigma) as they are under P, their mirror images with
+    P and Q exchanged, and the rest of its mass at 0.
+    """
+    mu = 1 / noise
+
+    def one(at: float) -> float:
+        if at < 0:
+            return -math.expm1(at) + math.exp(at) * one(-at)
+        inner = math.log1p(math.expm1(at) / rate)
+        return float(rate * (ndtr(mu / 2 - inner / mu) - math.exp(inner) * ndtr(-mu / 2 - inner / mu)))
+
+    def density(x: float) -> float:
+        ratio = 1 + rate * math.expm1(mu * x - mu * mu / 2)
+        both = ratio * one(epsilon - math.log(ratio)) + one(epsilon + math.log(ratio))
+        return math.exp(-x * x / 2) / math.sqrt(2 * math.pi) * both
+
+    corner = math.log1p(math.expm1(epsilon) / rate) / mu + mu / 2
+    inside = [integrate.quad(density, *ends, epsabs=1e-14)[0] for ends in ((mu / 2, corner), (corner, corner + 12))]
+    return (1 - rate) * (1 - 2 * float(ndtr(-mu / 2))) * one(epsilon) + math.fsum(inside)
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.9, 1.0), (0.5, 1e4), (0.99, 0.3)])
+def test_replacing_a_record_tells_more_than_removing_one_also_near_zero(rate: float, noise: float) -> None:
+    """A bound shifted beyond 0 had been taken for that at 0: a total variation of 0.47 where it is 0.4816."""
+    (maker,) = grouped.makers(Group(Gaussian(noise, REPLACE_ONE).poisson(rate) * 2, 2))
+    assert isinstance(maker, Replaced)
+    deep = maker._deep(2.5 * rate / noise)
+    assert deep is not None
+    for share in (0.0, 0.1, 0.5, 2.5):
+        (low,), (high,) = deep(np.array([share * rate / noise]))
+        assert low - 1e-7 <= math.log(two_replaced(rate, noise, share * rate / noise)) <= high + 1e-9
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ class Replaced:
             lower, upper = line.log_delta(epsilons)
             more = (added - np.multiply.outer(epsilons, points)).min(axis=1)
             more += 1e-12 * (1 + np.abs(added).max() + float(np.abs(epsilons).max()) * float(points.max()))
-            before = line.log_delta(np.maximum(epsilons - self.composition.most_added, 0.0))[1]
+            before = line.log_delta(epsilons - self.composition.most_added)[1]
             return lower, np.minimum(np.minimum(np.logaddexp(upper, more), before), 0.0)
 
         return curve
