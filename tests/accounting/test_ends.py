@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from hush.accounting import Gaussian, Laplace
+from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, RandomisedResponse
 from hush.accounting.bounded import largest_total, near_top
 from hush.accounting.kinds import directions
 from hush.accounting.points import LaplaceLaw
@@ -51,3 +51,19 @@ def test_far_out_a_gaussian_release_leaks_next_to_nothing(noise, epsilon):
 def test_the_rounding_of_many_closed_losses_is_counted_for_each_of_them():
     once, often = (Side(((LaplaceLaw(100.0), count),), above=True).doubt(-20.0) for count in (1, 1000))
     assert often > 900 * once
+
+
+def test_a_billion_coins_that_hardly_ever_tell_and_then_tell_all_but_everything():
+    # places on the lattice were beyond what integers count; how often a coin tells is a Poisson number, next to exactly
+    loss, delta = 700 + math.log(1e-9), 1e-5
+    chances = [math.exp(-1) / math.factorial(k) for k in range(30)]
+    above = math.fsum(chances[9:])  # nine coins and more exceed any epsilon that eight may reach
+    true = 8 * loss - 1 + math.log1p(-(delta - above) / chances[8])
+    found = (RandomisedResponse(700.0, ADD_REMOVE).poisson(1e-9) * 10**9).epsilon(delta)
+    assert found.lower <= true + 1e-6 <= found.upper + 2e-6
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.longdouble])
+def test_a_delta_may_be_any_kind_of_number(kind):
+    leaking = Guarantees.of(1.0, 0.25) * 3
+    assert leaking.epsilon(kind(0.75)) == leaking.epsilon(0.75)

@@ -60,6 +60,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     """The smallest epsilon >= 0 at delta, enclosed; a `tolerance` may ask the lattice for less than its best."""
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be at least 0 and below 1, got {delta}.")
+    delta = float(delta)  # fractions are made of it, which other libraries' numbers don't give
     refuse_extremes(mechanism)
     if delta == 0:
         return _pure_epsilon(mechanism)

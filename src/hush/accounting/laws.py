@@ -259,6 +259,8 @@ def compose(laws: Sequence[Law], counts: Sequence[int], tilt: float, *, upper: b
     spacing = laws[0].spacing
     start, length, escaped, low_tail = _window(laws, [pair[1] for pair in pairs], counts, tilt, mgf, floor)
     first = math.floor((start - origin) / spacing)
+    if not abs(first) < 2**62:
+        raise OverflowError("The lattice begins beyond what integers count.")
     levels = math.log2(length)
     spectrum_error = (4 * levels + 8) * _UNIT
     log_size, inflated, phase, loose = (np.zeros(length // 2 + 1) for _ in range(4))
