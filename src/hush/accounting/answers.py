@@ -240,14 +240,14 @@ def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Arra
             continue  # delta(0) is the same in both directions
         if curves and epsilons.size <= _FEW and heavy.fits(steps) and _is_below(steps, epsilons, curves[0][0]):
             continue  # the other direction has the larger delta
-        curves.append(_log_delta(steps, epsilons, aim))
+        curves.append(_log_delta(steps, epsilons, aim, floor))
     return (
         np.maximum(lower, np.max([low for low, _ in curves], axis=0)),
         np.minimum(upper, np.max([high for _, high in curves], axis=0)),
     )
 
 
-def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
+def _log_delta(steps: Steps, epsilons: Array, tolerance: float, floor: float = 0.0) -> tuple[Array, Array]:
     least = least_delta(steps)
     if least > 1 - 1e-9:
         return np.full(len(epsilons), math.log(least)), np.zeros(len(epsilons))
@@ -258,7 +258,7 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
         if isinstance(steps[0][0], Enclosed) or _settled(lower, upper, tolerance):
             return lower, upper
     if lattice.shares_lattice(steps) or (len(epsilons) > _FEW and not scattered.fits(steps)):
-        return lattice.log_delta(steps, epsilons, tolerance)  # one law serves many epsilons
+        return lattice.log_delta(steps, epsilons, tolerance, floor)  # one law serves many epsilons
     contour = heavy.log_delta if heavy.fits(steps) and epsilons.size <= _FEW else scattered.log_delta
     lower, upper = contour(steps, epsilons, tolerance)
     # the lattice knows less of heavy tails, and of what is deep
@@ -270,7 +270,7 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
         lower, upper = np.maximum(lower, low), np.minimum(upper, high)
         if _settled(lower, upper, 12 * tolerance):
             return lower, upper
-    low, high = lattice.log_delta(steps, epsilons, tolerance)
+    low, high = lattice.log_delta(steps, epsilons, tolerance, floor)
     return np.maximum(lower, low), np.minimum(upper, high)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting.doubts import doubts
+from hush.accounting.joined import joined
 from hush.accounting.laws import Law, WindowTooLongError, compose_long, discretise, is_short
 from hush.accounting.losses import Array, Enclosed, Pair
 from hush.accounting.roots import bracketed_root
@@ -30,7 +31,8 @@ _MASS_ERROR = 2.0**-50
 _POINTS = 5_000_000  # lattice points transformed, all steps together: refinement stops here, after about a second
 _MASS_COST, _LAW_COST = 40, 8000  # what the mass of a bin, and a law, cost in lattice points
 _ANCHORS = 12
-_MANY = 25
+_MOST_FINER = 8.0  # than the lattice before
+_SOME, _MANY = 4, 25
 _NARROW, _BELOW, _ABOVE = 0.03, 120.0, 20.0
 """Width of the bins around a large epsilon, and how far below and above it they reach."""
 
@@ -40,33 +42,52 @@ class Budget:
     """How many more lattice points may be transformed: counted, not timed, so that answers are the same everywhere."""
 
     left: int
+    finer: float = 2.0
+    """How many times finer the next lattice is to be."""
 
 
 @np.errstate(all="ignore")
-def log_delta(steps: Steps, epsilons: Array, tolerance: float = 1e-3) -> tuple[Array, Array]:
+def log_delta(steps: Steps, epsilons: Array, tolerance: float = 1e-3, floor: float = 0.0) -> tuple[Array, Array]:
     """Certified bounds (lower, upper) on log delta at ascending epsilons (negative ones too), in the direction given.
 
     ``delta(eps) = P(L = inf) + E_P[(1 - exp(eps - L))_+]`` for the sum L of all losses. Pass the reversed pairs for
     the other direction. Refines until the width is ``tolerance * max(1, |log delta|)`` or the budget of lattice points
-    is spent.
+    is spent; of deltas below the ``floor`` less need be known.
     """
     wanted = np.asarray(epsilons, dtype=np.float64)
     flat = wanted.ravel()
     lower, upper = np.full(flat.shape, -np.inf), np.zeros(flat.shape)
-    survey = Survey(tuple(steps))
+    survey = _surveyed(steps)
     budget = Budget(_POINTS * (1 if flat.size <= _ANCHORS else 2))
+    tilts: list[float] = []
     for at in _anchors(flat.size):
-        if _settled(lower[at], upper[at], tolerance):
+        if _settled(lower[at], upper[at], tolerance) or math.exp(upper[at]) < floor:
             continue
         if budget.left <= 0 and np.all(np.isfinite(lower)):
             break
         plan, rough = survey.plan_at(float(flat[at]))
+        if flat.size > _ANCHORS and plan.tilt in tilts and lower[at] > -math.inf:
+            continue  # the same law again
+        tilts.append(plan.tilt)
         for less, more in _refinements(survey, plan, rough, tolerance, budget):
             lower = np.maximum(lower, _log_delta_curve(less, flat, survey.doubt, upper=False))
             upper = np.minimum(upper, _log_delta_curve(more, flat, survey.doubt, upper=True))
             if _settled(lower[at], upper[at], tolerance):
                 break
+            # what is wrong is of second order in the spacing
+            excess = float(upper[at] - lower[at]) / (tolerance * max(1.0, -upper[at]))
+            budget.finer = min(max(1.2 * math.sqrt(excess), 2.0), _MOST_FINER)
+        budget.finer = 2.0
     return np.minimum(lower, upper).reshape(wanted.shape), np.maximum(lower, upper).reshape(wanted.shape)
+
+
+def _surveyed(steps: Steps) -> Survey:
+    """The steps joined, unless one lattice passes through all their atoms."""
+    alone = Survey(tuple(steps))
+    if len(steps) < _SOME or shares_lattice(steps):
+        return alone
+    fewer, owed = joined(steps)
+    return Survey(fewer, owed=alone.doubt + owed) if len(fewer) < len(steps) else alone
 
 
 def _anchors(size: int) -> list[int]:
@@ -83,12 +104,12 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float = 1e-3) -> tuple[fl
 
     (0, 0) where delta(0) is small enough already; (LARGEST, inf) where epsilon exceeds LARGEST.
     """
-    survey = Survey(tuple(steps))
+    survey = _surveyed(steps)
     budget = Budget(_POINTS)
     low, high = 0.0, math.inf
     target = survey.guess(log_delta)
     # A coarse round corrects the guess, which is far off for heavy tails; with many laws it would cost as much again.
-    for aim in (max(tolerance, 0.05) if len(steps) < _MANY else tolerance, tolerance):
+    for aim in (max(tolerance, 0.05) if len(survey.steps) < _MANY else tolerance, tolerance):
         for less, more in _refinements(survey, survey.plan(target, log_delta)[0], log_delta, aim, budget):
             low = max(low, _epsilon_lower(less, log_delta, survey.doubt))
             high = min(high, _epsilon_upper(more, log_delta, survey.doubt))
@@ -129,8 +150,10 @@ def _refinements(
     floor = log_delta - math.log(survey.total) - 20
     fineness = min(0.5, (2.2 if len(survey.steps) < _MANY else 1.9) * math.sqrt(tolerance))
     step = _common_step(survey.steps)
+    first = fineness * plan.deviation
     # Where all mass lies on one lattice, that lattice is exact, however coarse.
-    first = step if 0.02 * plan.deviation < step < 20 * plan.deviation else fineness * plan.deviation
+    if 0.02 * plan.deviation < step < (20 * plan.deviation if shares_lattice(survey.steps) else first):
+        first = step
     counts = [count for _, count in survey.steps]
     cost, finest, before = 0, math.inf, math.inf
     for attempt in range(16):
@@ -157,7 +180,8 @@ def _refinements(
             budget.left -= cost
             yield less, more
             finest = fineness
-            fineness /= 2 if spacing <= 2 * fineness * plan.deviation else 1
+            finer = min(budget.finer, max(budget.left / max(cost, 1), 2.0))
+            fineness /= finer if spacing <= 2 * fineness * plan.deviation else 1
         except WindowTooLongError as problem:
             before = math.inf
             fineness *= 1.05 * problem.excess

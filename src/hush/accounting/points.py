@@ -202,13 +202,13 @@ def exact(pair: Pair) -> Scattered | None:
     if isinstance(pair, Atoms):
         return _points(np.asarray(pair.losses), np.asarray(pair.p), pair.infinite)
     if isinstance(pair, Reversed) and isinstance(pair.pair, Poisson) and isinstance(pair.pair.inner, Atoms):
-        losses, _, q = _sampled_atoms(pair.pair.inner, pair.pair.rate)
+        losses, _, q = sampled_atoms(pair.pair.inner, pair.pair.rate)
         return _points(-losses, q, pair.infinite)
     if isinstance(pair, Poisson) and isinstance(pair.inner, Atoms):
-        losses, p, _ = _sampled_atoms(pair.inner, pair.rate)
+        losses, p, _ = sampled_atoms(pair.inner, pair.rate)
         return _points(losses, p, pair.infinite)
     if isinstance(pair, Uniform) and isinstance(pair.inner, Atoms):
-        losses, p, q = _sampled_atoms(pair.inner, pair.rate)
+        losses, p, q = sampled_atoms(pair.inner, pair.rate)
         high = losses > 0
         rest = max(0.0, 1 - pair.infinite - float(p[high].sum() + q[high].sum()))
         return _points(
@@ -219,7 +219,7 @@ def exact(pair: Pair) -> Scattered | None:
     return None
 
 
-def _sampled_atoms(atoms: Atoms, rate: float) -> tuple[Array, Array, Array]:
+def sampled_atoms(atoms: Atoms, rate: float) -> tuple[Array, Array, Array]:
     """Losses, P- and Q-masses of (1 - rate) Q + rate P against Q, what only Q has included."""
     inner, p, q = (
         np.append(row, last)

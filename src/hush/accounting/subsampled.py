@@ -32,8 +32,8 @@ _TINY = 1e-4
 _SHARPEST = -31.0
 _NOTHING = 1e-12
 """A delta that is this close to 1 is known well enough, and so is an epsilon this close to 0."""
-_OFTEN = -4.0
-"""log of a delta above which a single jump may decide where there are many."""
+_OFTEN = 4.0
+"""A delta within e^-4 of the chance of a hit: then one jump may decide."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,11 @@ def _guesses(composition: Composition, direction: int, target: float, known: tup
     if low > 0 and high < 1.5 * low:
         yield float(np.sqrt(low * high))
         return
-    often = direction == REMOVE and target > _OFTEN
+    hits = sum(step.count * step.rate for step in composition.steps)
+    often = direction == REMOVE and target > np.log(min(hits, 1.0)) - _OFTEN
     if often and (guess := landing.one_jump_epsilon(composition.steps, target)) > _NOTHING:
         yield guess
-    few = sum(step.count * step.rate for step in composition.steps) < 0.3
-    if few:
+    if hits < 0.3:
         yield landing.few_jumps_epsilon(composition.steps, direction, target)
     else:
         try:

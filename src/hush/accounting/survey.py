@@ -65,6 +65,8 @@ class Survey:
     reach: float = 3 * LARGEST
     fineness: int = 1
     """How many times as many points."""
+    owed: float = 0.0
+    """What rounding did to the steps before."""
 
     @cached_property
     def total(self) -> int:
@@ -73,7 +75,7 @@ class Survey:
     @cached_property
     def doubt(self) -> float:
         """Steps, weighted by how far out their atoms lie: the scale of the rounding of losses."""
-        return sum(count * (1 + _furthest(pair)) for pair, count in self.steps)
+        return self.owed + sum(count * (1 + _furthest(pair)) for pair, count in self.steps)
 
     @cached_property
     def counts(self) -> Array:
