@@ -92,3 +92,15 @@ def test_curves_of_many_different_steps_are_narrow() -> None:
         run = run + (response if k % 2 else response.poisson(float(generator.uniform(0.05, 0.9))))
     curve = run.tradeoff()
     assert float(np.max(curve.upper - curve.lower)) < 1e-3
+
+
+@pytest.mark.parametrize("response", [600.0, 800.0, 5000.0])
+def test_answers_that_tell_all_but_everything_are_kept(response: float) -> None:
+    """Their Q-mass is no floating-point number: they had been left out, and delta was 1e-214 where it is 0.01."""
+    run: Mechanism = RandomisedResponse(response, ADD_REMOVE).poisson(0.01) + Gaussian(1.5).poisson(0.1)
+    for other in (0.1, 0.23, 0.37):
+        run = run + RandomisedResponse(other, ADD_REMOVE)
+    (lower,), (upper,) = lattice.log_delta(directions(run)[0], np.array([100.0]))
+    # the others lose no more than 100 but for a chance of 1e-300, and without the sampled answer nothing is seen of it
+    assert lower <= math.log(0.01) <= upper
+    assert run.tradeoff()(1e-6)[0] <= 0.99
