@@ -34,3 +34,47 @@ def test_tails_below_the_floating_point_range_are_counted(noise: float, rate: fl
     with np.errstate(all="ignore"):
         lower, upper = (float(side[0]) for side in found.log_delta(np.array([epsilon])))
     assert lower <= truth <= upper
+
+
+def _log_delta_of_two(rate: float, noise: float, epsilon: float) -> float:
+    """Of two steps, a record removed: the mean of the second's closed form over what the first lost."""
+    with mpmath.workdps(40):
+        p, sigma, e = mpmath.mpf(rate), mpmath.mpf(noise), mpmath.mpf(epsilon)
+
+        def second(left: mpmath.mpf) -> mpmath.mpf:
+            factor = mpmath.exp(left)
+            if factor <= 1 - p:
+                return 1 - factor
+            place = sigma**2 * mpmath.log(1 + (factor - 1) / p) + mpmath.mpf(1) / 2
+            hit, absent = (mpmath.erfc(x / sigma / mpmath.sqrt(2)) / 2 for x in (place - 1, place))
+            return p * hit + (1 - p - factor) * absent
+
+        def both(x: mpmath.mpf) -> mpmath.mpf:
+            ratio = 1 - p + p * mpmath.exp(x / sigma - 1 / (2 * sigma**2))
+            return ratio * mpmath.npdf(x) * second(e - mpmath.log(ratio))
+
+        # the second's delta bends within p of a loss of 0
+        bend = float(sigma * mpmath.log(1 + (mpmath.exp(e) - 1) / p) + 1 / (2 * sigma))
+        near = bend + np.append(2.0 ** -np.arange(28), -(2.0 ** -np.arange(28)))
+        places = np.union1d(np.linspace(-14, bend + 12, int(bend) + 14), near).tolist()
+        scale = max(both(mpmath.mpf(x)) for x in places)  # quad counts errors beside 1
+        return float(mpmath.log(scale) + mpmath.log(mpmath.quad(lambda x: both(x) / scale, places)))
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "epsilon"),
+    [
+        (2.585, 1.54e-6, 2.0),  # one large loss decides: a closed form, which gave [-inf, -712]
+        (2.585, 1.54e-6, 4.0),
+        (1.387, 1.71e-8, 16.0),
+        (1.167, 3.74e-6, 60.0),  # both are large: nothing was said
+    ],
+)
+def test_two_steps_far_below_the_floating_point_range(noise: float, rate: float, epsilon: float) -> None:
+    truth = _log_delta_of_two(rate, noise, epsilon)
+    assert truth < -720
+    with np.errstate(all="ignore"):
+        found = jumps.jumps((Step(rate, noise, 2),), REMOVE, epsilon, truth, -14.0, None)
+        assert found is not None
+        lower, upper = (float(side[0]) for side in found.log_delta(np.array([epsilon])))
+    assert lower <= truth <= upper <= lower + 1e-4

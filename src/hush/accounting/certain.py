@@ -50,6 +50,9 @@ class Below:
     log_exceeded: float
     """log of the chance without the record that some step isn't below its edge, where that is next to nothing."""
     log_exceeded_doubt: float
+    log_gained: float
+    """log of how much larger that chance is with the record, where both are next to nothing."""
+    log_gained_doubt: float
 
     @property
     def log_above(self) -> tuple[float, float]:
@@ -57,6 +60,14 @@ class Below:
         if self.log_absent > -1e-280:
             return self.log_exceeded, self.log_exceeded_doubt
         return float(np.log(-np.expm1(self.log_absent))), self.log_absent + float(np.log(self.doubt_absent))
+
+    @property
+    def log_gain(self) -> tuple[float, float]:
+        """log of 1 less the ratio of the chances with and without the record, and of how far it may be off."""
+        if self.log_ratio > -1e-280:
+            return self.log_gained, self.log_gained_doubt
+        gain = -float(np.expm1(self.log_ratio))
+        return float(np.log(gain)), float(np.log(self.doubt_ratio + self.doubt_absent * gain))
 
     @property
     def log_present(self) -> float:
@@ -69,7 +80,7 @@ class Below:
 
 def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
     log_absent, log_ratio, doubt_absent, doubt_ratio = 0.0, 0.0, 0.0, 0.0
-    exceeded, exceeded_doubt = -np.inf, -np.inf
+    exceeded = exceeded_doubt = gained = gained_doubt = -np.inf
     for step, edge in edges:
         spread = np.sqrt(1 + edge.width**2)
         at, hit_at = edge.place / spread, (edge.place - 1 / step.noise) / spread
@@ -93,11 +104,16 @@ def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
         tail = float(np.log(step.count) + log_ndtr(-at))
         exceeded = float(np.logaddexp(exceeded, tail))
         exceeded_doubt = float(np.logaddexp(exceeded_doubt, tail + np.log(share * (1 + abs(tail)))))
+        hit_tail = float(np.log(step.count) + log_ndtr(-hit_at))
+        more = hit_tail + np.log(-np.expm1(min(tail - hit_tail, 0.0)))
+        doubts = [tail + np.log(share * (1 + abs(tail))), hit_tail + np.log(hit_share * (1 + abs(hit_tail)))]
+        gained = float(np.logaddexp(gained, np.log(step.rate) + more))
+        gained_doubt = float(np.logaddexp.reduce([gained_doubt, *(np.log(step.rate) + np.array(doubts))]))
         log_absent += step.count * log_below
         log_ratio += step.count * one
         doubt_absent += step.count * share * abs(log_below)
         doubt_ratio += step.count * (1e-15 * abs(one) + step.rate * unsure * float(np.exp(-one)))
-    return Below(log_absent, log_ratio, doubt_absent, doubt_ratio, exceeded, exceeded_doubt)
+    return Below(log_absent, log_ratio, doubt_absent, doubt_ratio, exceeded, exceeded_doubt, gained, gained_doubt)
 
 
 def _share(at: float, mean: float) -> float:
@@ -143,9 +159,8 @@ def closed_form(labels: Sequence[Labels], direction: int, epsilon: float, comple
             parts.append(_known(epsilon + absent, epsilon + wrong, epsilon, kinds))
         elif counted and direction == REMOVE:
             growth = max(epsilon, 0.0) + np.log(-np.expm1(-abs(epsilon)))  # log |e^eps - 1|
-            gain = -np.expm1(high.log_ratio)
-            doubt = high.doubt_ratio + high.doubt_absent * gain
-            parts.append(_known(high.log_absent + np.log(gain), high.log_absent + np.log(doubt), epsilon, kinds))
+            gain, doubt = high.log_gain
+            parts.append(_known(high.log_absent + gain, high.log_absent + doubt, epsilon, kinds))
             parts.append(_known(growth + absent, growth + wrong, epsilon, kinds, -float(np.sign(epsilon))))
         elif counted and complement:
             parts.append(_known(absent, wrong, epsilon, kinds))

@@ -7,6 +7,7 @@ quadrature behind Lambda, rounding, and the mass outside the x-interval.  docs/c
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,9 @@ _DEEPEST = -30_000.0
 
 _MODERATE = -100.0
 """A log delta for which many losses decide, and the saddle point knows best."""
-_TILTS = np.geomspace(1e-2, 1e5, 100)
+_TILTS = np.geomspace(1e-2, 1e5, 60)
+_SHALLOW = 0.1  # an epsilon for which log delta is hardly deep
+_APART, _REFINED = 1.2, 24  # epsilons of saddle points that are further apart have others between them, so many times
 
 
 class TooWideError(Exception):
@@ -255,16 +258,23 @@ def _saddle_approximation(task: Problem, c: float) -> tuple[float, float]:
 
 def deep_saddles(steps: Sequence[Step], gaussian: float) -> tuple[Array, Array]:
     """Epsilons, ascending, and about log delta there, deep in the tail where one record is removed."""
-    found: list[tuple[float, float]] = []
-    for c in _TILTS:
-        try:
-            task = problem(steps, gaussian, REMOVE, _MODERATE, tilt=float(c))
-        except TooWideError:
-            break
-        log_value, epsilon = _saddle_approximation(task, float(c))
-        if math.isfinite(log_value) and epsilon > (found[-1][0] if found else 0.0) and log_value < _MODERATE:
-            found.append((epsilon, log_value))
-    return np.array([at for at, _ in found]), np.array([value for _, value in found])
+    found: dict[float, tuple[float, float]] = {}
+    new = _TILTS.tolist()
+    for _ in range(_REFINED):
+        for c in new:
+            furthest = max(((1 + c) / step.noise for step in steps), default=0.0) + 12
+            if furthest**2 > -2 * _DEEPEST:
+                break
+            task = problem(steps, gaussian, REMOVE, min(-0.5 * furthest**2, _MODERATE))
+            log_value, epsilon = _saddle_approximation(task, c)
+            if math.isfinite(log_value):
+                found[c] = max(epsilon, _SHALLOW), log_value
+        tilts = sorted(found)
+        pairs = [(c, d) for c, d in itertools.pairwise(tilts) if found[d][0] > _APART * found[c][0]]
+        new = [math.sqrt(c * d) for c, d in pairs if found[d][1] < _MODERATE and d > c * (1 + 1e-8)]
+    at, logs = np.array([found[c] for c in tilts]).reshape(-1, 2).T
+    kept = np.append(True, np.diff(np.maximum.accumulate(at)) > 0)[: at.size] & (logs < _MODERATE) & (at > _SHALLOW)
+    return at[kept], logs[kept]
 
 
 def place(v: Array | float, complement: bool) -> Array:

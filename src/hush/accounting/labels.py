@@ -24,6 +24,8 @@ ROUNDED = 1e-12
 """What E[g^r; label] - 1 may be off on the axis, apart from what is missed at the ends."""
 _APART = 11.0
 """Widths between the end of bulk and the beginning of huge."""
+_CUTS = np.append(np.arange(9.0, 40.0, 0.5), np.arange(40.0, 240.0, 5.0))
+"""Widths beyond which bulk is cut off."""
 _LITTLE = 0.1
 """The share of what decides that is little."""
 
@@ -150,7 +152,7 @@ def _high_label(
     def far_enough(place: float) -> bool:
         return log_dropped(Labels(step, Edge(place, width), True), direction) < log_budget
 
-    ends = [-5.0, 60.0 + 1 / step.noise]
+    ends = [-5.0, max(60.0, float(np.sqrt(-2 * log_budget)) + 10) + 1 / step.noise]
     if not far_enough(ends[1]):
         return None
     while ends[1] - ends[0] > 0.02 * min(step.noise, 1.0):
@@ -247,11 +249,11 @@ def _width(step: Step, epsilon: float) -> float:
 
 def _low_edge(step: Step, place: float, width: float, log_budget: float) -> Edge:
     """An edge cut off where what is cut counts for nothing."""
-    for cut in np.arange(9.0, 40.0, 0.5):
-        tail = np.logaddexp(log_ndtr(-place - cut * width), log_ndtr(1 / step.noise - place - cut * width))
-        if tail + log_ndtr(-cut) < log_budget - 4:
-            break
-    return Edge(place, width, float(cut))
+    tails = log_ndtr(-_CUTS) + np.logaddexp(
+        log_ndtr(-place - _CUTS * width), log_ndtr(1 / step.noise - place - _CUTS * width)
+    )
+    enough = tails < log_budget - 4
+    return Edge(place, width, float(_CUTS[np.argmax(enough)] if enough.any() else _CUTS[-1]))
 
 
 def log_misplaced(point: float, threshold: float, width: float) -> float:

@@ -16,6 +16,7 @@ from hush.accounting import contour, heavy, jumps, scattered
 from hush.accounting.bounded import largest_total, near_top
 from hush.accounting.cells import Rough, Steps, rough_look
 from hush.accounting.crossing import Curve
+from hush.accounting.landing import sum_of_log_deltas
 from hush.accounting.line import Line, log_peak
 from hush.accounting.losses import Array
 from hush.accounting.sides import Chernoff
@@ -132,6 +133,29 @@ class Binned:
 
 
 @dataclass
+class Tails:
+    """About log delta deep in the tail, one record removed, which bins know little of."""
+
+    composition: Composition
+
+    @cached_property
+    def _saddles(self) -> tuple[Array, Array]:
+        return contour.deep_saddles(self.composition.steps, self.composition.gaussian)
+
+    def __call__(self, epsilons: Array, logs: Array) -> Array:
+        """By the saddle point, or by one large loss where two, each half as large, are less likely; else as it is."""
+        at, deep = self._saddles
+        if at.size > 1:
+            known = (epsilons >= at[0]) & (epsilons <= at[-1])
+            logs = np.where(known, -np.exp(np.interp(np.log(epsilons), np.log(at), np.log(-deep))), logs)
+        if self.composition.gaussian > 0:
+            return logs
+        one = sum_of_log_deltas(self.composition.steps, contour.REMOVE, epsilons)
+        two = 2 * sum_of_log_deltas(self.composition.steps, contour.REMOVE, 0.5 * epsilons) - math.log(2)
+        return np.where((one > two) & (one < _MANY), one, logs)
+
+
+@dataclass
 class Sampled:
     """Gaussian steps on Poisson samples: one contour integral, or, where a few large losses decide, labelled ones."""
 
@@ -143,8 +167,12 @@ class Sampled:
     """Where one contour integral took too many nodes: nearby, to the left, it would as well."""
     one_sided: bool = True
 
+    @cached_property
+    def tails(self) -> Tails:
+        return Tails(self.composition)
+
     def rough(self, epsilons: Array) -> Array:
-        return _deepened(self.composition, epsilons, self.binned.rough(epsilons))
+        return self.tails(epsilons, self.binned.rough(epsilons))
 
     @property
     def largest(self) -> float:
@@ -159,7 +187,10 @@ class Sampled:
         if line is not None and width_at(line.log_delta, epsilon) <= enough:
             return line.log_delta
         self.failed = epsilon if line is None and saddle < 0 else self.failed
-        size = saddle if saddle < _MANY else size  # many losses: the saddle point knows best
+        if self.direction == contour.REMOVE and min(saddle, size) < _MANY:
+            size = float(self.tails(np.array([epsilon]), np.array([size]))[0])
+        elif saddle < _MANY:
+            size = saddle
         binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED else None
         if binned is not None and width_at(binned, epsilon) <= enough:
             return binned
@@ -174,8 +205,8 @@ class Sampled:
 
     def _jumps(self, epsilon: float, size: float, enough: float) -> Curve | None:
         best, narrowest = None, math.inf
-        for _ in range(4):
-            aim = float(np.clip(math.log(enough) - _DEEPER, -20.0, -12.0))
+        for k in range(4):
+            aim = float(np.clip(math.log(enough) - _DEEPER - 3 * k, -20.0, -12.0 - 3 * k))
             found = jumps.jumps(self.composition.steps, self.direction, epsilon, size, aim, self.before)
             if found is None:
                 size -= 12
@@ -208,8 +239,12 @@ class Replaced:
     largest: float = math.inf
     one_sided: bool = False
 
+    @cached_property
+    def tails(self) -> Tails:
+        return Tails(self.composition)
+
     def rough(self, epsilons: Array) -> Array:
-        return _deepened(self.composition, epsilons, self.binned.rough(epsilons))
+        return self.tails(epsilons, self.binned.rough(epsilons))
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
@@ -246,15 +281,6 @@ class Replaced:
             return lower, np.minimum(np.minimum(np.logaddexp(upper, more), before), 0.0)
 
         return curve
-
-
-def _deepened(composition: Composition, epsilons: Array, logs: Array) -> Array:
-    """About log delta: by the saddle point where it is deep, which bins know little of, and else as it is."""
-    at, deep = contour.deep_saddles(composition.steps, composition.gaussian)
-    if at.size < 2:
-        return logs
-    known = (epsilons >= at[0]) & (epsilons <= at[-1])
-    return np.where(known, -np.exp(np.interp(np.log(epsilons), np.log(at), np.log(-deep))), logs)
 
 
 def _line(

@@ -173,7 +173,7 @@ class Rule:
         sizes = np.hypot(real, heights)
         loss, log_weight, window = np.abs(self.loss), np.abs(self.log_weight), np.abs(self.window)
         unsure = 4 * UNIT_ROUNDOFF * window + _WINDOW_ROUNDOFF * np.minimum(window, np.abs(1 - self.window))
-        unsure = unsure / (4 * UNIT_ROUNDOFF)  # in units of 4 ulp, like all below
+        unsure = (unsure + 1e-307) / (4 * UNIT_ROUNDOFF)  # in units of 4 ulp, like all below; far out it is told as 0
         for edge in self.part.edges:  # a node is off by 3 u of the largest: little, unless the window is narrow
             y, turned = (self.nodes.real - edge.place) / edge.width, self.shift / edge.width
             bell = np.exp(np.minimum(0.5 * (turned**2 - y * y), 700.0) - LOG_SQRT_2PI) / edge.width

@@ -135,9 +135,19 @@ class Part:
             if turned > 0:  # far larger than any floating-point number where a window is narrow
                 bell = 0.5 * (turned**2 - np.maximum(np.abs(y) - reach, 0.0) ** 2) + (np.log(turned) - LOG_SQRT_2PI)
                 bells = np.logaddexp(bells, bell)
-        with np.errstate(divide="ignore"):
-            level = np.log(falling if self.rises is None else np.minimum(rising, falling))
+        least = falling if self.rises is None else np.minimum(rising, falling)
+        far = least < 1e-290  # where a sum is no floating-point number, that of the logarithms
+        level = np.log(np.where(far, 1.0, least))
+        if far.any():
+            level[far] = self._log_level(x[far], near)
         return np.asarray(np.logaddexp(level, bells))
+
+    def _log_level(self, x: Array, near: float) -> Array:
+        places, widths = np.array([(edge.place, edge.width) for edge in self.edges]).T
+        y, reach = np.subtract.outer(x, places) / widths, near / widths
+        falling = np.logaddexp.reduce(log_ndtr(reach - y), axis=1)
+        rising = np.logaddexp.reduce(log_ndtr(y + reach), axis=1)
+        return np.asarray(falling if self.rises is None else np.minimum(rising, falling))
 
     def profile(self, shift: float) -> Profile:
         if shift not in self._profiles:
