@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp
 
-from hush.accounting import answers, lattice
+from hush.accounting import answers, readings
 from hush.accounting.lattice import LARGEST, epsilon, log_delta, log_mgf
 from hush.accounting.laws import Law
 from hush.accounting.losses import (
@@ -388,8 +388,21 @@ def test_the_curve_of_a_law_counts_what_rounding_takes(seed: int) -> None:
             epsilon = share * count * spacing
             terms = (mass * -mpmath.expm1(mpmath.mpf(epsilon) - loss) for mass, loss in points if loss > epsilon)
             truth = mpmath.log(mpmath.fsum(terms))
-            low, high = (
-                lattice._log_delta_curve(law, np.array([epsilon]), 1.0, upper=side)[0] for side in (False, True)
-            )
+            low, high = (readings.curve(law, np.array([epsilon]), 1.0, upper=side)[0] for side in (False, True))
             assert low <= truth <= high
             assert high - low < 1e-6
+
+
+def test_a_rival_that_is_larger_spares_no_more_than_work() -> None:
+    """Bounds hold whatever is known of another direction, and where that is smaller they are as narrow as ever."""
+    mu, grid = 1.7, np.linspace(0.0, 6.0, 40)
+    first, second = log_ndtr(-grid / mu + mu / 2), grid + log_ndtr(-grid / mu - mu / 2)
+    exact = first + np.log(-np.expm1(second - first))
+    steps = [(GaussianPair(mu), 1)]
+    for rival, shown in ((exact + 0.5, 0.0), (exact - 1.0, 0.0), (exact - 1.0, 1e-2)):
+        low, high = log_delta(steps, grid, 1e-3, shown, rival)
+        assert np.all(low <= exact + 1e-12)
+        assert np.all(exact <= high + 1e-12)
+        if rival[0] < exact[0]:
+            allowed = np.maximum(1e-3 * np.maximum(1, -high), shown / np.exp(low))
+            assert np.all(high - low <= 1.5 * allowed)

@@ -47,7 +47,9 @@ _FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsil
 _CURVED = 1.5e-4  # of delta: what a whole curve of heavy tails may be off
 _HEAVY_POWER = 4.0  # by which epsilons are denser near 0
 _UNSEEN = 0.02  # of a delta too small to be seen on it
+_MANY = 25  # different steps, of which a survey tells enough to choose points by
 _FEW = 4  # epsilons that may each have a look of their own
+_SHOWN = 3e-4  # of delta: what a whole curve need not tell apart
 _VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
 _SMALLEST = 1e-300
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
@@ -240,14 +242,18 @@ def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Arra
             continue  # delta(0) is the same in both directions
         if curves and epsilons.size <= _FEW and heavy.fits(steps) and _is_below(steps, epsilons, curves[0][0]):
             continue  # the other direction has the larger delta
-        curves.append(_log_delta(steps, epsilons, aim, floor))
+        rival = curves[0][1] if curves else None
+        curves.append(_log_delta(steps, epsilons, aim, _SHOWN if floor > 0 else 0.0, rival))
     return (
         np.maximum(lower, np.max([low for low, _ in curves], axis=0)),
         np.minimum(upper, np.max([high for _, high in curves], axis=0)),
     )
 
 
-def _log_delta(steps: Steps, epsilons: Array, tolerance: float, floor: float = 0.0) -> tuple[Array, Array]:
+def _log_delta(
+    steps: Steps, epsilons: Array, tolerance: float, shown: float = 0.0, rival: Array | None = None
+) -> tuple[Array, Array]:
+    """In one direction: as well as a curve shows, or only from above as far as another direction's doesn't hide it."""
     least = least_delta(steps)
     if least > 1 - 1e-9:
         return np.full(len(epsilons), math.log(least)), np.zeros(len(epsilons))
@@ -258,7 +264,7 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float, floor: float = 0
         if isinstance(steps[0][0], Enclosed) or _settled(lower, upper, tolerance):
             return lower, upper
     if lattice.shares_lattice(steps) or (len(epsilons) > _FEW and not scattered.fits(steps)):
-        return lattice.log_delta(steps, epsilons, tolerance, floor)  # one law serves many epsilons
+        return lattice.log_delta(steps, epsilons, tolerance, shown, rival)  # one law serves many epsilons
     contour = heavy.log_delta if heavy.fits(steps) and epsilons.size <= _FEW else scattered.log_delta
     lower, upper = contour(steps, epsilons, tolerance)
     # the lattice knows less of heavy tails, and of what is deep
@@ -270,7 +276,7 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float, floor: float = 0
         lower, upper = np.maximum(lower, low), np.minimum(upper, high)
         if _settled(lower, upper, 12 * tolerance):
             return lower, upper
-    low, high = lattice.log_delta(steps, epsilons, tolerance, floor)
+    low, high = lattice.log_delta(steps, epsilons, tolerance, shown, rival)
     return np.maximum(lower, low), np.minimum(upper, high)
 
 
@@ -314,15 +320,26 @@ def _log_least(mechanism: Mechanism, floor: float = 0.0) -> float:
 def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array:
     """Epsilons from 0 to where delta is that small, or as far as makes sense."""
     rest = without_leaks(mechanism)[0]
-    far = epsilon(rest, smallest, tolerance=0.05)
+    far = _roughly(rest, smallest)
     leaks = _log_least(rest) > -math.inf
     # a delta below what remains at any epsilon says nothing
     while math.isinf(far.upper) and smallest < 1e-2 and (leaks or far.lower < _LARGEST_EXPONENT):
         smallest *= 1e10 if smallest < 1e-20 else 30
-        far = epsilon(rest, min(smallest, 0.5), tolerance=0.05)
+        far = _roughly(rest, min(smallest, 0.5))
     last = min(far.upper if math.isfinite(far.upper) else max(far.lower, 1.0), _LARGEST_EXPONENT)
     power = _HEAVY_POWER if _is_heavy(rest, smallest) else 1.5
     return np.asarray((last or 1.0) * np.linspace(0.0, 1.0, points) ** power)
+
+
+def _roughly(mechanism: Mechanism, delta: float) -> Bounds:
+    """About epsilon, to choose points by: of many different steps a survey says enough."""
+    parts = mechanism.parts()
+    if len(parts) < _MANY or gaussian_composition(mechanism) or any(isinstance(part, Group) for part, _ in parts):
+        return epsilon(mechanism, delta, tolerance=0.05)
+    if has_renyi(mechanism) or math.log(delta) <= _log_least(mechanism):
+        return epsilon(mechanism, delta)
+    found = lattice.guess(directions(mechanism)[0], math.log(delta))
+    return Bounds(found, found) if found < EPSILON_LIMIT else Bounds(EPSILON_LIMIT, math.inf)
 
 
 def _is_heavy(mechanism: Mechanism, floor: float) -> bool:

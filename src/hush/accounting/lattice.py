@@ -18,16 +18,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hush.accounting import readings
 from hush.accounting.doubts import doubts
 from hush.accounting.joined import joined
 from hush.accounting.laws import Law, WindowTooLongError, compose_long, discretise, is_short
 from hush.accounting.losses import Array, Enclosed, Pair
-from hush.accounting.roots import bracketed_root
+from hush.accounting.readings import MASS_ERROR
 from hush.accounting.survey import LARGEST, Plan, Survey
 
 Steps = Sequence[tuple[Pair, int]]
 
-_MASS_ERROR = 2.0**-50
 _POINTS = 5_000_000  # lattice points transformed, all steps together: refinement stops here, after about a second
 _MASS_COST, _LAW_COST = 40, 8000  # what the mass of a bin, and a law, cost in lattice points
 _ANCHORS = 12
@@ -47,36 +47,48 @@ class Budget:
 
 
 @np.errstate(all="ignore")
-def log_delta(steps: Steps, epsilons: Array, tolerance: float = 1e-3, floor: float = 0.0) -> tuple[Array, Array]:
+def log_delta(
+    steps: Steps, epsilons: Array, tolerance: float = 1e-3, shown: float = 0.0, rival: Array | None = None
+) -> tuple[Array, Array]:
     """Certified bounds (lower, upper) on log delta at ascending epsilons (negative ones too), in the direction given.
 
     ``delta(eps) = P(L = inf) + E_P[(1 - exp(eps - L))_+]`` for the sum L of all losses. Pass the reversed pairs for
-    the other direction. Refines until the width is ``tolerance * max(1, |log delta|)`` or the budget of lattice points
-    is spent; of deltas below the ``floor`` less need be known.
+    the other direction. Refines until the width is ``tolerance * max(1, |log delta|)``, or ``shown`` of delta, or the
+    upper bound hardly exceeds the ``rival``, another one of which the larger counts, or until the budget of lattice
+    points is spent.
     """
     wanted = np.asarray(epsilons, dtype=np.float64)
     flat = wanted.ravel()
+    others = np.full(flat.shape, -np.inf) if rival is None else rival.ravel()
     lower, upper = np.full(flat.shape, -np.inf), np.zeros(flat.shape)
     survey = _surveyed(steps)
     budget = Budget(_POINTS * (1 if flat.size <= _ANCHORS else 2))
     tilts: list[float] = []
-    for at in _anchors(flat.size):
-        if _settled(lower[at], upper[at], tolerance) or math.exp(upper[at]) < floor:
+
+    def is_enough(k: int) -> bool:
+        allowed = tolerance * max(1.0, -upper[k])
+        seen = math.exp(upper[k]) - math.exp(lower[k]) <= shown
+        return seen or upper[k] <= others[k] + 0.3 * allowed or _settled(lower[k], upper[k], tolerance)
+
+    anchors, together = _anchors(flat.size), flat.size > _ANCHORS
+    for at in anchors:
+        if is_enough(at):
             continue
         if budget.left <= 0 and np.all(np.isfinite(lower)):
             break
         plan, rough = survey.plan_at(float(flat[at]))
-        if flat.size > _ANCHORS and plan.tilt in tilts and lower[at] > -math.inf:
+        if together and plan.tilt in tilts and lower[at] > -math.inf:
             continue  # the same law again
         tilts.append(plan.tilt)
         for less, more in _refinements(survey, plan, rough, tolerance, budget):
-            lower = np.maximum(lower, _log_delta_curve(less, flat, survey.doubt, upper=False))
-            upper = np.minimum(upper, _log_delta_curve(more, flat, survey.doubt, upper=True))
-            if _settled(lower[at], upper[at], tolerance):
+            lower = np.maximum(lower, readings.curve(less, flat, survey.doubt, upper=False))
+            upper = np.minimum(upper, readings.curve(more, flat, survey.doubt, upper=True))
+            poor = [k for k in (anchors if together and plan.tilt == 0 else [at]) if not is_enough(k)]
+            if not poor:
                 break
-            # what is wrong is of second order in the spacing
-            excess = float(upper[at] - lower[at]) / (tolerance * max(1.0, -upper[at]))
-            budget.finer = min(max(1.2 * math.sqrt(excess), 2.0), _MOST_FINER)
+            # what is wrong is of second order in the spacing, or a little less
+            excess = max(float(upper[k] - lower[k]) / (tolerance * max(1.0, -upper[k])) for k in poor)
+            budget.finer = min(max(1.2 * excess**0.6, 2.0), _MOST_FINER)
         budget.finer = 2.0
     return np.minimum(lower, upper).reshape(wanted.shape), np.maximum(lower, upper).reshape(wanted.shape)
 
@@ -99,6 +111,12 @@ def _anchors(size: int) -> list[int]:
 
 
 @np.errstate(all="ignore")
+def guess(steps: Steps, log_delta: float) -> float:
+    """Roughly the epsilon of a delta, without a bound."""
+    return _surveyed(steps).guess(log_delta)
+
+
+@np.errstate(all="ignore")
 def epsilon(steps: Steps, log_delta: float, tolerance: float = 1e-3) -> tuple[float, float]:
     """Certified bounds (lower, upper) on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta).
 
@@ -111,8 +129,8 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float = 1e-3) -> tuple[fl
     # A coarse round corrects the guess, which is far off for heavy tails; with many laws it would cost as much again.
     for aim in (max(tolerance, 0.05) if len(survey.steps) < _MANY else tolerance, tolerance):
         for less, more in _refinements(survey, survey.plan(target, log_delta)[0], log_delta, aim, budget):
-            low = max(low, _epsilon_lower(less, log_delta, survey.doubt))
-            high = min(high, _epsilon_upper(more, log_delta, survey.doubt))
+            low = max(low, readings.epsilon_lower(less, log_delta, survey.doubt))
+            high = min(high, readings.epsilon_upper(more, log_delta, survey.doubt))
             if low >= LARGEST or high - low <= aim * high < math.inf:
                 break
         target = high if high < math.inf else max(low, target)
@@ -138,7 +156,7 @@ def log_mgf(pair: Pair, orders: Array, fineness: float = 0.02) -> tuple[Array, f
     for k, order in enumerate(wanted.ravel()):
         plan = survey.plan_tilt(float(order), -survey.reach, survey.reach)
         _, more = _discretised(survey, plan, plan.deviation * fineness, on_atoms=False)[0]
-        bounds[k] = more.tilted(float(order))[0] + 3 * _MASS_ERROR * (1 + order)
+        bounds[k] = more.tilted(float(order))[0] + 3 * MASS_ERROR * (1 + order)
         outside = max(outside, more.infinite)
     return bounds.reshape(wanted.shape), outside
 
@@ -157,7 +175,7 @@ def _refinements(
     counts = [count for _, count in survey.steps]
     cost, finest, before = 0, math.inf, math.inf
     for attempt in range(16):
-        if attempt > 0 and 2 * cost > budget.left:
+        if attempt > 0 and 1.5 * cost > budget.left:
             return
         spacing = fineness * plan.deviation if attempt > 0 else first
         if step > spacing / 2:
@@ -180,7 +198,7 @@ def _refinements(
             budget.left -= cost
             yield less, more
             finest = fineness
-            finer = min(budget.finer, max(budget.left / max(cost, 1), 2.0))
+            finer = min(budget.finer, max(budget.left / cost, 1.5))
             fineness /= finer if spacing <= 2 * fineness * plan.deviation else 1
         except WindowTooLongError as problem:
             before = math.inf
@@ -240,7 +258,7 @@ def _on_lattice(pair: Pair, spacing: float) -> tuple[float, ...]:
         return ()
     gaps = np.asarray(pair.atoms) - pair.atoms[0]
     missed = np.abs(gaps - spacing * np.rint(gaps / spacing))
-    return pair.atoms if np.all(missed <= 2 * _MASS_ERROR * (1 + np.abs(pair.atoms).max())) else ()
+    return pair.atoms if np.all(missed <= 2 * MASS_ERROR * (1 + np.abs(pair.atoms).max())) else ()
 
 
 def _origin(pair: Pair, centre: float, spacing: float) -> float:
@@ -306,108 +324,3 @@ def shares_lattice(steps: Steps) -> bool:
 
 def _settled(lower: float, upper: float, tolerance: float) -> bool:
     return lower > -math.inf and upper - lower <= tolerance * max(1.0, -upper)
-
-
-def _log_delta(law: Law, epsilon: float) -> float:
-    """log of P(L = inf) + sum of P-masses times (1 - e^{epsilon - loss})_+."""
-    losses = law.losses
-    first = int(np.searchsorted(losses, epsilon, side="right"))
-    infinite = math.log(law.infinite) if law.infinite > 0 else -math.inf
-    if first == losses.size:
-        return infinite
-    exponents = law.logs[first:]
-    peak = float(exponents.max())
-    total = float(np.exp(exponents - peak) @ -np.expm1(epsilon - losses[first:]))
-    return float(np.logaddexp(infinite, peak + math.log(total))) if total > 0 else infinite
-
-
-def _log_delta_curve(law: Law, epsilons: Array, doubt: float, *, upper: bool) -> Array:
-    """`_log_delta` at many epsilons at once, on the safe side.
-
-    With l the next loss above eps, delta(eps) = (1 - e^{eps - l}) P(L >= l) + e^{eps - l} delta(l): nothing cancels.
-    """
-    shift, margin = _shift(law, epsilons, doubt), _margin(doubt)
-    at = epsilons - shift if upper else epsilons + shift
-    first = np.searchsorted(law.losses, at, side="right")
-    p_tail, scaled, off = (row[first] for row in law.tails)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        here = np.append(law.losses, np.inf)[first]
-        finite = np.logaddexp(p_tail + np.log(-np.expm1(np.minimum(at - here, 0.0))), scaled + at)
-        infinite = np.log(law.infinite)
-    finite = np.where(np.isneginf(p_tail), -np.inf, finite + (off if upper else -off))
-    result = np.logaddexp(finite, infinite) + (margin if upper else -margin)
-    return np.asarray(np.minimum(result, 0.0))
-
-
-def _shift(law: Law, epsilons: Array, doubt: float) -> Array:
-    """What rounding of that many steps may move epsilons by, the law's losses being rounded sums."""
-    return np.asarray(4 * doubt * _MASS_ERROR + 2.0**-51 * (np.abs(epsilons) + abs(law.origin)) * (1 + 1e-9))
-
-
-def _margin(doubt: float) -> float:
-    """And log delta."""
-    return 2 * doubt * _MASS_ERROR + 1e-12
-
-
-def _log_delta_upper(law: Law, epsilon: float, doubt: float) -> float:
-    shift = float(_shift(law, np.asarray(epsilon), doubt))
-    return min(0.0, _log_delta(law, epsilon - shift) + _margin(doubt))
-
-
-def _log_delta_lower(law: Law, epsilon: float, doubt: float) -> float:
-    shift = float(_shift(law, np.asarray(epsilon), doubt))
-    return min(0.0, _log_delta(law, epsilon + shift) - _margin(doubt))
-
-
-def _epsilon_upper(law: Law, log_delta: float, doubt: float) -> float:
-    """An epsilon >= 0 at which the law's delta is small enough, the margins counted."""
-    shift, margin = float(_shift(law, np.zeros(()), doubt)), _margin(doubt)
-    top = float(law.losses[-1])
-    if _log_delta_upper(law, 0.0, doubt) <= log_delta:
-        return 0.0
-    if _log_delta(law, top) + margin > log_delta:
-        return math.inf
-    found = _crossing(law, log_delta - margin, -shift, top)
-    nudge = 1e-12 * (1 + abs(found))
-    while _log_delta(law, found) + margin > log_delta:
-        found, nudge = found + nudge, 2 * nudge
-    return found + float(_shift(law, np.asarray(found), doubt))
-
-
-def _epsilon_lower(law: Law, log_delta: float, doubt: float) -> float:
-    """An epsilon >= 0 at which the law's delta is still too large, the margins counted; 0 if there is none."""
-    shift, margin = float(_shift(law, np.zeros(()), doubt)), _margin(doubt)
-    top = float(law.losses[-1])
-    if _log_delta(law, max(top, shift)) - margin > log_delta:
-        return LARGEST
-    if _log_delta_lower(law, 0.0, doubt) <= log_delta:
-        return 0.0
-    found = _crossing(law, log_delta + margin, shift, top)
-    nudge = 1e-12 * (1 + abs(found))
-    while found > shift and _log_delta(law, found) - margin < log_delta:
-        found, nudge = found - nudge, 2 * nudge
-    return max(0.0, found - float(_shift(law, np.asarray(found), doubt)))
-
-
-def _crossing(law: Law, log_delta: float, low: float, high: float) -> float:
-    """Roughly where the law's log delta crosses a value between low and high."""
-    losses = law.losses
-    used = losses >= low
-    losses, weights = losses[used], np.exp(np.minimum(law.logs[used] - log_delta, 700.0))
-    rest = 1 - law.infinite * math.exp(min(700.0, -log_delta))
-    # delta(l_k) = tail_k - e^{l_k} sum_{j > k} w_j e^{-l_j}, and between lattice points it is linear in e^epsilon.
-    decay = np.minimum(losses - losses[0], 600.0)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        tail = np.cumsum(weights[::-1])[::-1]
-        discount = np.cumsum((weights * np.exp(-decay))[::-1])[::-1]
-        k = int(np.searchsorted(np.exp(decay) * discount - tail, -rest))
-        found = float(losses[0] + np.log((tail[k] - rest) / discount[k])) if k < losses.size else math.nan
-    if low < found < high and abs(_log_delta(law, found) - log_delta) < 1e-9:
-        return found
-
-    def excess(epsilon: float) -> float:
-        return min(max(_log_delta(law, epsilon) - log_delta, -50.0), 50.0)
-
-    if excess(low) <= 0:
-        return low
-    return bracketed_root(excess, low, high, absolute=1e-14, relative=1e-11) if excess(high) < 0 else high
