@@ -67,11 +67,36 @@ def test_small_losses_are_told_apart_beside_large_ones() -> None:
     assert bounds.width <= 1e-4 * bounds.upper
 
 
-def test_nothing_narrower_than_asked_for_is_looked_for() -> None:
+@pytest.mark.parametrize(
+    ("kind", "delta"),
+    [((9334.0, 11, 2.217e-8, 98), 9.47e-16), ((3533.0, 64_469, 3.427e-9, 76), 1e-50)],  # losses of 1e-12
+)
+def test_nothing_narrower_than_asked_for_is_looked_for(kind: Kind, delta: float) -> None:
     start, began = time.process_time(), time.perf_counter()
-    bounds = composed([(9334.0, 11, 2.217e-8, 98)]).epsilon(9.47e-16)
+    bounds = composed([kind]).epsilon(delta)
     assert bounds.width <= 1e-12 < bounds.upper
     assert min(time.process_time() - start, time.perf_counter() - began) < BUSY * 1.0
+
+
+def test_many_projections_of_tiny_losses_are_a_gaussian() -> None:
+    bounds = composed([(3533.0, 10**6, 3.427e-9, 76)]).epsilon(1e-50)
+    exact = (Gaussian(3533.0).poisson(3.427e-9) * 76).epsilon(1e-50).middle
+    assert bounds.width <= 2e-3 * bounds.upper
+    assert bounds.middle == pytest.approx(exact, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "epsilon"),
+    [((35.28, 358, 1.0, 21), 105.6), ((3533.0, 64_469, 3.427e-9, 76), 0.037), ((1.243, 50_061, 3.624e-4, 27), 15.2)],
+)
+def test_far_out_delta_is_below_what_can_be_asked_for_and_no_more_is_said(kind: Kind, epsilon: float) -> None:
+    """Z_r exceeds 1 + 40/sqrt(r) with a chance far below 1e-100: so does delta that of a Gaussian with such a loss."""
+    sigma, r, rate, steps = kind
+    more = Gaussian(sigma / (1 + 40 / r**0.5)).poisson(rate) * steps
+    assert more.delta(epsilon).upper < 1e-100
+    bounds = composed([kind]).delta(epsilon)
+    assert bounds.lower == 0
+    assert 0 < bounds.upper < 1e-100
 
 
 def test_a_gaussian_beside_projections_takes_no_longer() -> None:

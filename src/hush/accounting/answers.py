@@ -16,6 +16,7 @@ import numpy as np
 
 from hush.accounting import beside, crossing, grouped, heavy, lattice, published, scattered, single, subsampled
 from hush.accounting.asked import heavy_curve
+from hush.accounting.bounded import largest_total
 from hush.accounting.bounds import Bounds
 from hush.accounting.errors import (
     Array,
@@ -254,6 +255,8 @@ def _log_delta(
     steps: Steps, epsilons: Array, tolerance: float, shown: float = 0.0, rival: Array | None = None
 ) -> tuple[Array, Array]:
     """In one direction: as well as a curve shows, or only from above as far as another direction's doesn't hide it."""
+    if np.all(epsilons >= largest_total(steps)):
+        return np.full(len(epsilons), -np.inf), np.full(len(epsilons), -np.inf)
     least = least_delta(steps)
     if least > 1 - 1e-9:
         return np.full(len(epsilons), math.log(least)), np.zeros(len(epsilons))

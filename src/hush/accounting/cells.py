@@ -140,7 +140,7 @@ class Rough:
         """log of what paths add that have one loss from a cell, all others being a Gaussian's worth below eps/2."""
         nodes, masses = self.survey.nodes, self.survey.counts @ self.survey.masses
         mean, variance = (float(np.interp(0.5 * epsilon, nodes, part)) for part in self._below)
-        deviation = math.sqrt(variance) + 1e-12
+        deviation = math.sqrt(variance) + 1e-15
         left = (epsilon - nodes - mean) / deviation
         found = ndtr(-left) - np.exp(np.minimum(left * deviation + 0.5 * variance, 600.0)) * ndtr(-left - deviation)
         cells = np.searchsorted(self.ends, nodes)
@@ -205,11 +205,11 @@ def rough_look(steps: Steps) -> Rough:
     centres = masses @ nodes / whole
     # a loss is a jump if it is larger than all kinds' commonest ones
     core = max(float(np.interp(0.5, np.cumsum(row) / total, nodes)) for row, total in zip(masses, whole, strict=True))
-    first = max(2 * core, 1e-9, *(2 * abs(c) for c in centres))
+    near = np.abs(nodes) < 1
+    deviation = math.sqrt(float(counts @ (masses[:, near] @ nodes[near] ** 2))) + 1e-15
+    first = max(2 * core, min(1e-9, 0.01 * deviation), *(2 * abs(c) for c in centres))
     last = float(survey.reach)
     ends = first * _RATIO ** np.arange(max(2, math.ceil(math.log(last / first) / math.log(_RATIO)) + 1))
-    near = np.abs(nodes) < 1
-    deviation = math.sqrt(float(counts @ (masses[:, near] @ nodes[near] ** 2))) + 1e-9
     lowest, highest = 1e-3 / EPSILON_LIMIT, 1e3 / deviation + 10
     orders = np.geomspace(lowest, highest, math.ceil(math.log(highest / lowest) / 0.25))
     starts = np.searchsorted(nodes, np.append(-np.inf, ends[:-1]), side="right")
@@ -257,7 +257,7 @@ def aim_at(rough: Rough, epsilon: float, log_delta: float, seen: Seen | None = N
     )
     orders = [rough.order(first, last, epsilon) for first, last in groups]
     # a line's order is a rough slope too, and it knows of what lies further off
-    falls = (before - sizes) / (0.05 * epsilon + 1e-12)
+    falls = (before - sizes) / (0.05 * epsilon + 1e-15)
     for k, span in enumerate(groups):
         sizes[k], falls[k] = (seen or {}).get(span, (sizes[k], falls[k]))
     slopes = np.fmax(np.where(np.isfinite(falls), falls, 0.0), 0.3 * np.array(orders))
@@ -290,7 +290,7 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
         mean = float(row[small] @ nodes[small]) / mass
         bulk_mean += count * mean
         bulk_variance += count * float(row[small] @ (nodes[small] - mean) ** 2) / mass
-    deviation = math.sqrt(bulk_variance) + 1e-3 * aim.epsilon + 1e-12
+    deviation = math.sqrt(bulk_variance) + 1e-3 * aim.epsilon + 1e-15
     left = (aim.epsilon - nodes - bulk_mean) / deviation
     bump = np.exp(-0.5 * left**2) / (deviation * math.sqrt(2 * math.pi))
     for (first, last), c, slope, share in zip(aim.groups, aim.orders, aim.slopes, aim.shares, strict=True):

@@ -21,6 +21,8 @@ from hush.accounting.sides import Chernoff, Curve, one_sided, sides, two_sided, 
 
 _TERMS = 600_000_000  # products of a point and a node in one answer
 _FINEST = 8e-13  # nothing narrower is asked for
+_GLANCE = 1e-3  # of log delta: as good as needed where only its size is asked for
+_DEEPEST = -300.0  # log delta: far below, tails are cut off (`projection`), and all that is shown is that it is small
 _ORDERS = np.geomspace(0.3, 300.0, 30)  # over epsilon: where Chernoff's bound is tried
 
 
@@ -177,7 +179,10 @@ def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, A
     lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
     for k, epsilon in enumerate(epsilons):
         size = rough.log_delta(float(epsilon))
-        if math.isfinite(size):
+        if size < _DEEPEST - 20 and (last := rough.guess(_DEEPEST)) < epsilon:
+            # delta falls: what is shown where something is seen holds further out
+            upper[k] = _looked_at(rough, last, _DEEPEST, _GLANCE, 1.0, _TERMS // 10)(np.array([last]))[1][0]
+        elif math.isfinite(size):
             found = _looked_at(rough, float(epsilon), size, tolerance, 1.0, _TERMS)(epsilons[k : k + 1])
             lower[k], upper[k] = (float(side[0]) for side in found)
     return np.minimum(lower, upper), np.maximum(lower, upper)

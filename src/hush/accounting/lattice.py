@@ -30,6 +30,7 @@ Steps = Sequence[tuple[Pair, int]]
 
 _POINTS = 5_000_000  # lattice points transformed, all steps together: refinement stops here, after about a second
 _MASS_COST, _LAW_COST = 40, 8000  # what the mass of a bin, and a law, cost in lattice points
+_FINEST = 8e-13  # no narrower epsilon is asked for
 _ANCHORS = 12
 _MOST_FINER = 8.0  # than the lattice before
 _SOME, _MANY = 4, 25
@@ -126,17 +127,18 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float = 1e-3) -> tuple[fl
     budget = Budget(_POINTS)
     low, high = 0.0, math.inf
     target = survey.guess(log_delta)
+    tolerance = max(tolerance, min(_FINEST / target, 0.1))
     # A coarse round corrects the guess, which is far off for heavy tails; with many laws it would cost as much again.
     for aim in (max(tolerance, 0.05) if len(survey.steps) < _MANY else tolerance, tolerance):
         for less, more in _refinements(survey, survey.plan(target, log_delta)[0], log_delta, aim, budget):
             low = max(low, readings.epsilon_lower(less, log_delta, survey.doubt))
             high = min(high, readings.epsilon_upper(more, log_delta, survey.doubt))
-            if low >= LARGEST or high - low <= aim * high < math.inf:
+            if low >= LARGEST or high - low <= max(aim * high, _FINEST) < math.inf:
                 break
         target = high if high < math.inf else max(low, target)
         if budget.left <= 0:
             break
-        if low >= LARGEST or high - low <= tolerance * high < math.inf:
+        if low >= LARGEST or high - low <= max(tolerance * high, _FINEST) < math.inf:
             break
     if high > LARGEST:
         return min(low, LARGEST), math.inf
