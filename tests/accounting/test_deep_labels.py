@@ -8,6 +8,9 @@ import pytest
 
 from hush.accounting import jumps
 from hush.accounting.contour import REMOVE
+from hush.accounting.losses import GaussianPair, Pair, Uniform
+from hush.accounting.makers import Binned, Replaced
+from hush.accounting.subsampled import Composition
 from hush.accounting.transform import Step
 
 
@@ -78,3 +81,43 @@ def test_two_steps_far_below_the_floating_point_range(noise: float, rate: float,
         assert found is not None
         lower, upper = (float(side[0]) for side in found.log_delta(np.array([epsilon])))
     assert lower <= truth <= upper <= lower + 1e-4
+
+
+def _log_delta_of_two_replaced(rate: float, noise: float, epsilon: float) -> float:
+    """Of two steps, a record replaced: positive losses as where one is removed, their mirror images, and the rest 0."""
+    with mpmath.workdps(40):
+        p, sigma, e = mpmath.mpf(rate), mpmath.mpf(noise), mpmath.mpf(epsilon)
+
+        def one(left: mpmath.mpf) -> mpmath.mpf:
+            if left < 0:
+                return 1 - mpmath.exp(left) + mpmath.exp(left) * one(-left)
+            place = sigma**2 * mpmath.log(1 + (mpmath.exp(left) - 1) / p) + mpmath.mpf(1) / 2
+            hit, absent = (mpmath.erfc(x / sigma / mpmath.sqrt(2)) / 2 for x in (place - 1, place))
+            return p * hit + (1 - p - mpmath.exp(left)) * absent
+
+        def both(x: mpmath.mpf) -> mpmath.mpf:
+            ratio = 1 - p + p * mpmath.exp(x / sigma - 1 / (2 * sigma**2))
+            return mpmath.npdf(x) * (ratio * one(e - mpmath.log(ratio)) + one(e + mpmath.log(ratio)))
+
+        start = float(1 / (2 * sigma))  # a loss of 0
+        bend = float(sigma * mpmath.log(1 + (mpmath.exp(e) - 1) / p) + 1 / (2 * sigma))
+        near = bend + np.append(2.0 ** -np.arange(28), -(2.0 ** -np.arange(28)))
+        places = np.union1d(np.linspace(start, bend + 12, int(bend) + 14), near).tolist()
+        scale = max(both(mpmath.mpf(x)) for x in places)
+        above, absent = (mpmath.ncdf(mean - start) for mean in (1 / sigma, mpmath.mpf(0)))
+        still = 1 - (1 - p) * absent - p * above - absent
+        moved = scale * mpmath.quad(lambda x: both(x) / scale, places)
+        return float(mpmath.log(moved + still * one(e)))
+
+
+@pytest.mark.parametrize(("noise", "rate", "epsilon"), [(0.929574, 3.66e-5, 17.0), (1.8, 1e-6, 9.0)])
+def test_two_steps_of_records_replaced(noise: float, rate: float, epsilon: float) -> None:
+    """Where a few large losses decide: there were bins alone, and a group took 6 s."""
+    truth = _log_delta_of_two_replaced(rate, noise, epsilon)
+    composition = Composition((Step(rate, noise, 2),))
+    pairs: list[tuple[Pair, int]] = [(Uniform(GaussianPair(1 / noise), rate), 2)]
+    with np.errstate(all="ignore"):
+        curve = Replaced(composition, Binned(pairs)).curve(epsilon, truth, 1e-5)
+        assert curve is not None
+        lower, upper = (float(side[0]) for side in curve(np.array([epsilon])))
+    assert lower <= truth <= upper <= lower + 0.01

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import mpmath as mp
@@ -142,3 +143,36 @@ def test_a_glance_is_a_percent_off_and_its_two_laws_fit_each_other(sigma: float,
         large = exact > 1e-120
         np.testing.assert_allclose(seen[large], exact[large], rtol=0.03)
         assert seen.sum() == pytest.approx(1.0, abs=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "r", "loss"),
+    [(2.77311, 68, 9650.0), (1.0, 60, 9e5), (0.365188, 97, 2e5), (3.0, 400, 25.0), (9.0, 40, 5e5), (30.0, 1000, 1.5)],
+)
+def test_tails_keep_their_digits_far_below_1e_130(sigma: float, r: int, loss: float) -> None:
+    """They had an error of up to 1e-147, and groups of a few records an infinite epsilon."""
+    with mp.workdps(30):
+        t, half = mp.mpf(loss), mp.mpf(r) / 2
+
+        def term(y: mp.mpf) -> mp.mpf:  # over the logarithm of chi^2
+            z = mp.sqrt(r / mp.exp(y)) / sigma
+            return mp.exp(half * y - mp.exp(y) / 2) * mp.erfc((t / z - z / 2) / mp.sqrt(2)) / 2
+
+        middle = float(mp.log(r / (2 * t * sigma**2)))  # the argument of Phi is 0
+        near = middle + np.linspace(-20, 20, 41) / math.sqrt(loss)
+        far = np.linspace(middle - 200 / r - 3, min(middle + 12, math.log(r) + 2), 60)
+        places = np.union1d(far, near).tolist()
+        scale = max(term(mp.mpf(y)) for y in places)
+        total = mp.quad(lambda y: term(y) / scale, places)
+        truth = float(mp.log(scale * total) - half * mp.log(2) - mp.loggamma(half))
+    assert -630 < truth < -300
+    pair = ProjectedPair(sigma, r, deep=True)
+    above = float(pair.masses(np.array([loss]))[0][-1])
+    unit = 2.0**-50 * (float(pair.accuracy(np.array([loss]))[0]) + abs(truth))
+    assert abs(math.log(above) - truth) <= unit + pair.depth.missed / above
+
+
+def test_a_group_of_projected_norms_needs_deltas_below_1e_147() -> None:
+    """Was [65, inf] after 4 s.  The powers of 1, ..., 5 records at 1e-9 e^-10000 are e^-365, -200, -78, -17 and 1/2."""
+    bounds = (Projected(2.77311, 68).poisson(0.166198) * 12_322).group(5).epsilon(1.2267e-9)
+    assert (bounds.lower, bounds.upper) == (1e4, math.inf)

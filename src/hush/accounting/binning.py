@@ -17,7 +17,7 @@ from hush.accounting.doubts import SampleBins, doubts, sample_bins
 from hush.accounting.laws import UNDERFLOW, spread
 from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.points import Points
-from hush.accounting.projection import LEAST, MISSED, ProjectedPair
+from hush.accounting.projection import ProjectedPair
 
 _UNIT = 2.0**-50
 _LEAST = 1e-280  # a mass that is surely good to its last digits
@@ -112,15 +112,17 @@ def _bins(pair: Pair, edges: Array) -> tuple[SampleBins, tuple[float, float]] | 
 
 def _missed(pair: Pair) -> float:
     """What masses may miss, at any loss."""
-    return MISSED if isinstance(_released(pair), ProjectedPair) else UNDERFLOW
+    released = _released(pair)
+    return released.depth.missed if isinstance(released, ProjectedPair) else UNDERFLOW
 
 
 def _told(pair: Pair, p: Array) -> Array:
     """P-masses of bins, less those in tails too small for their digits to be known."""
-    if not isinstance(_released(pair), ProjectedPair):
+    released = _released(pair)
+    if not isinstance(released, ProjectedPair):
         return p
     below, above = np.cumsum(p), np.cumsum(p[::-1])[::-1]
-    return np.where(np.minimum(below, above) < 2 * LEAST, 0.0, p)
+    return np.where(np.minimum(below, above) < 2 * released.depth.least, 0.0, p)
 
 
 def _released(pair: Pair) -> Pair:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from hush.accounting.closed import inner_loss
 from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
-from hush.accounting.projection import MISSED, ProjectedPair
+from hush.accounting.projection import ProjectedPair
 
 _UNIT = 2.0**-50
 _LOWEST = 60.0  # inner losses this far below 0 can't be told from the lowest
@@ -87,7 +87,7 @@ def _missed(inner: Pair, found: Doubts, near: int) -> Doubts:
     if not isinstance(inner, ProjectedPair):
         return found
     own_p, own_q = found.own_p.copy(), found.own_q.copy()
-    own_p[-1], own_q[near] = own_p[-1] + MISSED, own_q[near] + MISSED
+    own_p[-1], own_q[near] = own_p[-1] + inner.depth.missed, own_q[near] + inner.depth.missed
     return Doubts(found.common, own_p, own_q)
 
 

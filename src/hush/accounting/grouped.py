@@ -25,6 +25,7 @@ from hush.accounting.losses import Array, GaussianPair, Pair
 from hush.accounting.makers import Binned, Maker, Replaced, Sampled, Whole
 from hush.accounting.mechanisms import compose
 from hush.accounting.powers import Power, of_steps
+from hush.accounting.projection import deepened
 
 _COARSE = np.geomspace(1e-5, 1e4, 24)
 _SMALLEST = 1e-120  # delta of a single record's whole curve
@@ -131,7 +132,8 @@ def _asked(
 def makers(group: Group) -> list[Maker]:
     from hush.accounting.answers import log_delta_curve
 
-    parts, steps = group.inner.parts(), directions(group.inner)
+    parts = group.inner.parts()
+    steps = [[(deepened(pair), count) for pair, count in some] for some in directions(group.inner)]
     if len(parts) == 1 and parts[0][1] == 1:
         if isinstance(parts[0][0], Group):
             return [Whole(partial(log_delta_curve, group.inner))]

@@ -194,7 +194,7 @@ class Sampled:
         binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED else None
         if binned is not None and width_at(binned, epsilon) <= enough:
             return binned
-        found = self._jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None
+        found = self.jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None
         return found or binned or self.binned.curve(epsilon, size, tolerance)
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
@@ -203,7 +203,7 @@ class Sampled:
     def least(self, epsilons: Array) -> Array:
         return np.full(epsilons.shape, -np.inf)
 
-    def _jumps(self, epsilon: float, size: float, enough: float) -> Curve | None:
+    def jumps(self, epsilon: float, size: float, enough: float) -> Curve | None:
         best, narrowest = None, math.inf
         for k in range(4):
             aim = float(np.clip(math.log(enough) - _DEEPER - 3 * k, -20.0, -12.0 - 3 * k))
@@ -248,7 +248,7 @@ class Replaced:
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
-        deep = self._deep(epsilon) if size < _LARGE else None
+        deep = (self._deep(epsilon) or self._few(epsilon, size, enough)) if size < _LARGE else None
         if deep is not None and (size < self.below_bins or width_at(deep, epsilon) <= enough):
             return deep
         found = self.binned.curve(epsilon, size, tolerance)
@@ -262,6 +262,10 @@ class Replaced:
 
     def least(self, epsilons: Array) -> Array:
         return self.binned.least(epsilons)
+
+    @cached_property
+    def _removed(self) -> Sampled:
+        return Sampled(self.composition, contour.REMOVE, self.binned)
 
     def _deep(self, epsilon: float) -> Curve | None:
         task, line, _ = _line(self.composition, contour.REMOVE, epsilon)
@@ -279,6 +283,19 @@ class Replaced:
             more += 1e-12 * (1 + np.abs(added).max() + float(np.abs(epsilons).max()) * float(points.max()))
             before = line.log_delta(epsilons - self.composition.most_added)[1]
             return lower, np.minimum(np.minimum(np.logaddexp(upper, more), before), 0.0)
+
+        return curve
+
+    def _few(self, epsilon: float, size: float, enough: float) -> Curve | None:
+        """Where a few large losses decide, by the second of the two bounds alone."""
+        if self.composition.gaussian > 0 or epsilon <= self.composition.most_added:
+            return None
+        removed = self._removed.jumps(epsilon, float(self.tails(np.array([epsilon]), np.array([size]))[0]), enough)
+        if removed is None:
+            return None
+
+        def curve(epsilons: Array) -> tuple[Array, Array]:
+            return removed(epsilons)[0], removed(epsilons - self.composition.most_added)[1]
 
         return curve
 

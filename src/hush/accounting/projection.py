@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +14,26 @@ from hush.accounting.losses import Array, Continuous, Pair, Poisson, Reversed, b
 
 _CERTAINTY = 41.0  # the quadrature error is below exp(-41) = 1.6e-18
 _PLACES = np.geomspace(1e-3, 1e12, 240)  # losses at which a glance looks in any case, by their scale
-_CUT = 1e-148  # what z have that are left out above; below it is 1e-300
-LEAST = 1e-130  # a P-tail whose digits are known
-MISSED = 1e-147
-"""What smaller ones may be off, e^-41 LEAST at most, and what was left out: it may have any loss."""
-_SPREAD = 800.0  # how much narrower integrands may be in a tail: by arguments of Phi up to sqrt(600), or 1e-131
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How far down P-tails keep their digits: to e^{-A/2}."""
+
+    square: float
+    """A: Phi is followed to arguments of -sqrt(A)."""
+    near: float
+    """(sqrt(A + 300) - sqrt(A))^-2, at least: how far z are from 0 there."""
+    least: float
+    """A P-tail whose digits are known."""
+    missed: float
+    """What smaller ones may be off, e^-41 of that, and what was left out: it may have any loss."""
+    cut: float
+    """What z have that are left out above; below it is 1e-300."""
+
+
+_USUAL = Depth(600.0, 0.035, 1e-130, 1e-147, 1e-148)
+_DEEP = Depth(1280.0, 0.065, 1e-277, 1e-295, 1e-297)
 
 
 @dataclass(frozen=True)
@@ -33,14 +49,21 @@ class ProjectedPair(Continuous):
 
         N = (2 + 0.035/sigma^2) r + sqrt(r)/sigma + t + 800.
 
-    It errs by less than 2^-53 of any of these tails that exceeds 1e-130, and of others by less than 1e-147:
-    docs/certificate.md has the proof.  (In short:
+    It errs by less than 2^-53 of any of these tails that exceeds 1e-130, and of others by less than 1e-147, or, with a
+    larger N, 1e-277 and 1e-295 (`deep`): docs/certificate.md has the proof.  (In short:
     a tail is the integral of the loss's density over v > t; the density is a Bessel function of v, and so is the
     integral of its integrand's modulus along Im y = b, which is all that the rule's error depends on.)
     """
 
     noise_multiplier: float
     projections: int
+    deep: bool = False
+    """Whether deltas are asked for as small as groups of records need them."""
+
+    @property
+    def depth(self) -> Depth:
+        """Of one projection's z those left out would be no floating-point numbers."""
+        return _DEEP if self.deep and self.projections > 1 else _USUAL
 
     def accuracy(self, t: Array) -> Array:
         """Relative accuracy of the tails at t in units of 2^-50, apart from |log tail|."""
@@ -83,7 +106,7 @@ class ProjectedPair(Continuous):
 
     def nodes(self, loss: float) -> tuple[Array, Array]:
         """Values of z and their weights, for means of what a loss of this size says."""
-        return _nodes(self.noise_multiplier, self.projections, min(abs(loss), 1e6))
+        return _nodes(self.noise_multiplier, self.projections, min(abs(loss), 1e6), self.depth)
 
     def scaled_tail(self, t: Array) -> Array:
         """e^t Q(u > t) at large t, which Q(u > t) itself underflows at.
@@ -112,7 +135,7 @@ class ProjectedPair(Continuous):
         return q_far, p_far, p_near
 
     def _mean(self, t: Array, largest: float) -> tuple[Array, Array, Array]:
-        z, weight = _nodes(self.noise_multiplier, self.projections, min(largest, 1e6))
+        z, weight = _nodes(self.noise_multiplier, self.projections, min(largest, 1e6), self.depth)
         q_far, p_far, p_near = np.empty_like(t), np.empty_like(t), np.empty_like(t)
         order = np.argsort(t)
         for part in np.array_split(order, max(1, t.size // 64)):
@@ -138,14 +161,14 @@ def _decade(t: Array) -> Array:
     return np.asarray(np.ceil(np.log10(np.clip(t, 10.0, 1e300))))
 
 
-def _nodes(noise_multiplier: float, projections: int, largest: float) -> tuple[Array, Array]:
-    """Trapezoid nodes z and weights for the law of z, cut where less than 1e-148 is left above and 1e-300 below."""
+def _nodes(noise_multiplier: float, projections: int, largest: float, depth: Depth) -> tuple[Array, Array]:
+    """Trapezoid nodes z and weights for the law of z, cut where next to nothing is left."""
     r = float(projections)
-    narrow = (2 + 0.035 / noise_multiplier**2) * r + math.sqrt(r) / noise_multiplier + largest + _SPREAD
+    narrow = (2 + depth.near / noise_multiplier**2) * r + math.sqrt(r) / noise_multiplier + largest + depth.square + 200
     step = math.pi / math.sqrt(_CERTAINTY * narrow)
     step = min(step, 2 * math.pi * 0.6 / (_CERTAINTY + 0.6 * r))
     low = -0.5 * math.log(2 * float(gammainccinv(r / 2, 1e-300)) / r)
-    high = -0.5 * math.log(2 * float(gammaincinv(r / 2, _CUT)) / r)
+    high = -0.5 * math.log(2 * float(gammaincinv(r / 2, depth.cut)) / r)
     v = step * np.arange(math.floor(low / step), math.ceil(high / step) + 1)
     # Normalising by the sum (1 up to the error bound) spares the cancellation of large gamma functions.
     logs = -(r / 2) * (np.expm1(-2 * v) + 2 * v)
@@ -199,13 +222,22 @@ class Glance(Continuous):
 
 def glance(pair: Pair) -> Pair:
     """The pair as a look at it needs it: projected norms by a closed form, the rest as it is."""
+    return _instead(pair, lambda projected: Glance(projected.noise_multiplier, projected.projections))
+
+
+def deepened(pair: Pair) -> Pair:
+    """The pair as groups of records need it: projected norms with digits in deeper tails, the rest as it is."""
+    return _instead(pair, lambda projected: replace(projected, deep=True))
+
+
+def _instead(pair: Pair, change: Callable[[ProjectedPair], Pair]) -> Pair:
     if isinstance(pair, ProjectedPair):
-        return Glance(pair.noise_multiplier, pair.projections)
+        return change(pair)
     if isinstance(pair, Reversed):
-        seen = glance(pair.pair)
+        seen = _instead(pair.pair, change)
         return pair if seen is pair.pair else Reversed(seen)
     if isinstance(pair, Poisson):
-        seen = glance(pair.inner)
+        seen = _instead(pair.inner, change)
         return pair if seen is pair.inner else Poisson(seen, pair.rate)
     return pair
 

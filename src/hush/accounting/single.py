@@ -19,7 +19,7 @@ from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.crossing import Curve
 from hush.accounting.doubts import doubts
 from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
-from hush.accounting.projection import MISSED, ProjectedPair
+from hush.accounting.projection import ProjectedPair
 
 _UNIT = 2.0**-50
 
@@ -126,7 +126,8 @@ def _projected(pair: ProjectedPair, epsilons: Array) -> tuple[Array, Array]:
         share = -np.expm1(np.minimum(second - first, 0.0))
         terms = np.exp(first) * weight
         total, unsure = float((terms * share).sum()), float(terms @ (doubt * (1 + share)))
-        unsure += total * _UNIT * float(pair.accuracy(np.array([epsilon]))[0]) + MISSED
+        accuracy = float(pair.accuracy(np.array([epsilon]))[0]) + abs(math.log(max(total, 1e-300)))
+        unsure += total * _UNIT * accuracy + pair.depth.missed
         lower[k] = math.log(total - unsure) if total > unsure else -math.inf
         upper[k] = math.log(total + unsure)
     return lower, np.minimum(upper, 0.0)
