@@ -6,9 +6,11 @@ import itertools
 import math
 import time
 
+import mpmath as mp
 import numpy as np
 import pytest
 from busy import BUSY
+from mpmath.calculus.quadrature import GaussLegendre
 from scipy.special import log_ndtr, ndtr
 
 from hush.accounting import (
@@ -340,3 +342,45 @@ def test_a_plateau_of_promises_on_a_sample_is_told_at_once() -> None:
     bounds = promised.epsilon(1e-12)  # exactly what the first promise leaves, on the sample
     assert time.process_time() - began < BUSY * 0.2
     assert bounds.lower <= math.log1p(0.01 * math.expm1(10)) <= bounds.upper <= 95.4
+
+
+def laplace_delta(noise: float, rate: float, steps: int, epsilon: float, reverse: bool) -> mp.mpf:
+    """A Poisson sample's by a contour integral in 40 digits, the inner loss by Gauss's rule and two atoms."""
+    with mp.workdps(40):
+        mu, p = 1 / mp.mpf(noise), mp.mpf(rate)
+        nodes = [(mp.mpf(x), mp.mpf(w)) for x, w in GaussLegendre(mp.mp).calc_nodes(3, 160)]
+        q = [(mu * x, w * mu * mp.exp(-mu * (1 + x) / 2) / 4) for x, w in nodes]
+        q += [(mu, mp.exp(-mu) / 2), (-mu, mp.mpf(1) / 2)]
+        assert abs(sum(mass for _, mass in q) - 1) < mp.mpf(10) ** -30
+        losses = [(mp.log1p(p * mp.expm1(u)), mass) for u, mass in q]
+
+        def integrand(s: mp.mpc) -> mp.mpc:
+            order = -s if reverse else 1 + s
+            log = steps * mp.log(sum(mass * mp.exp(order * loss) for loss, mass in losses))
+            return mp.exp(log - s * epsilon) / (s * (s + 1))
+
+        orders = [mp.mpf(2) ** k / (p * mu * mp.sqrt(steps)) for k in range(-12, 13)]
+        c = min(orders, key=lambda order: mp.re(integrand(order)))
+        total, k, step = integrand(c) / 2, 1, c / 12
+        while abs(value := integrand(mp.mpc(c, k * step))) > abs(total) * mp.mpf(10) ** -14:
+            total, k = total + mp.re(value), k + 1
+        return mp.re(total) * step / mp.pi
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "delta"),
+    [
+        (1964.0, 5.82e-8, 74_499_025, 9.17e-8),  # losses of 3e-11: masses good to 1e-16 gave [0, 2.9e-7]
+        (836.0, 1.62e-7, 480_546_734, 2.75e-26),
+        (72.7, 1.2e-9, 12_521, 1.37e-11),
+        (3.0, 1e-5, 1000, 1e-8),
+    ],
+)
+def test_samples_of_laplace_keep_the_digits_of_tiny_losses(noise: float, rate: float, steps: int, delta: float) -> None:
+    bounds = (Laplace(noise).poisson(rate) * steps).epsilon(delta)
+    assert bounds.width <= 1e-3 * bounds.upper
+    above, below = (
+        max(laplace_delta(noise, rate, steps, epsilon, reverse) for reverse in (False, True))
+        for epsilon in (bounds.lower, bounds.upper)
+    )
+    assert above >= delta >= below

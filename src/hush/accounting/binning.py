@@ -15,7 +15,7 @@ from scipy.special import log_ndtr
 from hush.accounting.closed import inner_loss
 from hush.accounting.doubts import SampleBins, doubts, sample_bins
 from hush.accounting.laws import UNDERFLOW, spread
-from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.losses import Array, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.points import Points
 from hush.accounting.projection import ProjectedPair
 
@@ -95,9 +95,8 @@ def _bins(pair: Pair, edges: Array) -> tuple[SampleBins, tuple[float, float]] | 
     released = _released(pair)
     if not isinstance(sample, Poisson | Uniform) or not sample.rate < 1:
         return None
-    if not isinstance(released, GaussianPair) and (
-        isinstance(sample, Uniform) or not isinstance(released, ProjectedPair)
-    ):
+    known = (GaussianPair, LaplacePair) if isinstance(sample, Uniform) else (GaussianPair, LaplacePair, ProjectedPair)
+    if not isinstance(released, known):
         return None
     if isinstance(sample, Poisson):
         mirrored = pair is not sample

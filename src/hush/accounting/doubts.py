@@ -187,7 +187,8 @@ def sample_bins(sample: Poisson, edges: Array, *, from_zero: bool = False) -> Sa
     the density of Q.  So Q-masses are true of the bins between the t', and P_inner is off by its own tails and by
     e^t a there.  The edge's loss is moved by p e^{t-L} |t' - t|; and by 16 * 2^-50 of itself, because t is rounded.
     (Around the median, where one tail gives way to the other, a bin is off by what all masses miss 1 by.)  Next to bins
-    too wide or too empty for this, Q is off by a factor, as in `_sampled`.
+    too wide or too empty for this, Q is off by a factor, as in `_sampled`.  An atom that rounding takes to the other
+    side of an edge is no further from it than the edge's loss is moved.
     """
     rate, released = sample.rate, sample.inner
     inner, q = sample.parts(edges)
