@@ -11,8 +11,8 @@ import pytest
 from hush.accounting.averaged import Wanted, averaged_line
 from hush.accounting.brackets import bracket
 from hush.accounting.points import GaussianLaw, LaplaceLaw, Points
-from hush.accounting.scattered import Side
 from hush.accounting.smoothing import Kernel
+from hush.accounting.tilted import Side
 from hush.accounting.turns import gathered
 
 

@@ -96,10 +96,9 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         upper = min(upper, _largest(mechanism)[1])
         return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
     if beside.fits(mechanism) and log_delta < _NEAR_ONE:
-        least, most = beside.epsilon(mechanism, log_delta, aim, _epsilon)
+        least, most = beside.epsilon(mechanism, log_delta, aim)
         most = min(most, _largest(mechanism)[1])
-        if least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
-            return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
+        return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
     found: list[tuple[float, float]] = []
     for steps in directions(mechanism, delta):
         if found and heavy.fits(steps) and heavy.is_below(steps, found[0][0], log_delta):
@@ -231,12 +230,9 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
 def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Array, Array]:
     """Certified bounds on log delta of pairs composed."""
     aim = usual_tolerance(mechanism)
-    lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
     if epsilons.size <= _FEW and beside.fits(mechanism):
-        found = [beside.log_delta(mechanism, float(epsilon), aim, _log_delta) for epsilon in epsilons]
-        lower, upper = np.array([low for low, _ in found]), np.array([high for _, high in found])
-        if _settled(lower, upper, 30 * aim):
-            return lower, upper
+        found = [beside.log_delta(mechanism, float(epsilon), aim) for epsilon in epsilons]
+        return np.array([low for low, _ in found]), np.array([high for _, high in found])
     curves: list[tuple[Array, Array]] = []
     for steps in directions(mechanism, floor):
         if curves and not epsilons.any():
@@ -245,10 +241,7 @@ def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Arra
             continue  # the other direction has the larger delta
         rival = curves[0][1] if curves else None
         curves.append(_log_delta(steps, epsilons, aim, _SHOWN if floor > 0 else 0.0, rival))
-    return (
-        np.maximum(lower, np.max([low for low, _ in curves], axis=0)),
-        np.minimum(upper, np.max([high for _, high in curves], axis=0)),
-    )
+    return np.max([low for low, _ in curves], axis=0), np.max([high for _, high in curves], axis=0)
 
 
 def _log_delta(

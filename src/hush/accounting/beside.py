@@ -10,39 +10,48 @@ down to where what is left adds next to nothing to delta, however deep that is f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from hush.accounting import chains, grouped, scattered
+from hush.accounting.aims import Aim, cuts_for, thinned
+from hush.accounting.aims import aim as aim_at
 from hush.accounting.asked import Asked
-from hush.accounting.crossing import EPSILON_LIMIT, is_narrow
+from hush.accounting.closed import gaussian_curve
+from hush.accounting.crossing import EPSILON_LIMIT, is_narrow, within
 from hush.accounting.groups import Group
-from hush.accounting.hopeless import least_delta, surely_beyond
-from hush.accounting.kinds import Steps, directions
+from hush.accounting.hopeless import least_delta
+from hush.accounting.kinds import directions
 from hush.accounting.links import Model
-from hush.accounting.losses import Array, Enclosed, Pair
+from hush.accounting.losses import Array, Enclosed, GaussianPair, Pair
 from hush.accounting.makers import Maker, Whole
 from hush.accounting.mechanisms import Mechanism
-from hush.accounting.points import Points, Scattered, exact
+from hush.accounting.outcomes import Outcomes
+from hush.accounting.points import GaussianLaw, Points, Scattered, exact
 from hush.accounting.powers import of_lines
-from hush.accounting.scattered import Side, saddle
+from hush.accounting.tilted import Side
 
 _LEFT = 1e-5  # of delta: what all ends of curves may add to it
 _ROUGHLY = 80  # points of a model's curve
-_WITHIN = 400  # points where the answer is decided, at first
+_FEWEST, _MOST = 60, 2000  # points where the answer is decided, at first
+_CORNERS = 24_000  # of a group's power curve, at first
 _OUTSIDE = 40  # and on either side
 _NEAR_TOP = 0.7  # of the largest loss
 _TOWARDS = 60  # points that come closer to it
-_SHARP = 5e-4  # of log delta, where the answer is decided, at first
-_ROUNDS = (1, 3)  # times as many points
-_CLOSE = 5.0  # times the width asked for: more points will do
+_SHARE = 0.25  # of what log delta may be off: for chords, and for what is asked
+_SHARPEST, _BLUNTEST = 4.5e-4, 2e-3  # of log delta
+_SHARP = 5e-4  # of log delta, on either side
+_DEEP = 200.0  # a log delta below minus that is known no less well
+_ROUNDS = 3
+_FINER = 3  # times as many points in the last of them
+_SMALLER = 0.8  # times what counted before: worth a look of its own
 _LEAST = 1e-6  # of a tilted law: what lies beyond decides nothing
 _AROUND = 1.05  # times as far as the model says
 _ELSEWHERE = 1.0  # of log delta, in all links of a chain together
-_SHALLOW, _DEEPEST = -60.0, -600.0  # logs of deltas that are expected at first, and that are told
+_DEPTHS = -50.0, -150.0, -300.0, -600.0  # logs of deltas that are expected
 _FAR = 0.8 * EPSILON_LIMIT  # a rough epsilon that asks for a look whether one part is beyond the limit
 
 
@@ -59,53 +68,91 @@ def _by_curve(group: Group) -> bool:
 
 
 @np.errstate(all="ignore")
-def epsilon(
-    mechanism: Mechanism,
-    log_delta: float,
-    tolerance: float,
-    engine: Callable[[Steps, float, float], tuple[float, float]],
-) -> tuple[float, float]:
-    """Certified bounds on epsilon: those of an engine for compositions of pairs."""
+def epsilon(mechanism: Mechanism, log_delta: float, tolerance: float) -> tuple[float, float]:
+    """Certified bounds on epsilon."""
     parts = _parts(mechanism, log_delta, glances=0)
-    found = _tilt(parts, log_delta, None)
-    if found is None or found[1] > _FAR:
+    aim = _aim(parts, log_delta=log_delta)
+    low, high, finer = 0.0, math.inf, 1
+    if aim is None or aim.at > _FAR:
         for part in sorted(parts, key=lambda part: part.known is None):
-            alone = _tilt([Part(part.group, 1, part.log_floor, 0)], log_delta, None)
-            if (alone is None or alone[1] > _FAR) and grouped.at(part.group, log_delta, tolerance)[0] >= EPSILON_LIMIT:
+            alone = _aim([Part(part.group, 1, part.log_floor, 0)], log_delta=log_delta)
+            if alone is None or alone.at > _FAR:
+                low = max(low, grouped.at(part.group, log_delta, tolerance)[0])  # what leaves groups out tells no more
+            if low >= EPSILON_LIMIT:
                 return EPSILON_LIMIT, math.inf
-    if found is None:
-        return 0.0, math.inf
+    if aim is None:
+        return low, high
     parts = _parts(mechanism, log_delta)
-    tilt = (_tilt(parts, log_delta, None) or found)[0]
-    low, high = 0.0, math.inf
-    for finer in _ROUNDS:
-        steps = [(part.pair(tilt, finer), part.count) for part in parts]
-        if finer == 1 and not surely_beyond(steps, log_delta):
-            low, high = scattered.epsilon(steps, log_delta, tolerance)
-        if not is_narrow(low, high, tolerance if finer > 1 else _CLOSE * tolerance):
-            below, above = engine(steps, log_delta, tolerance)
-            low, high = max(low, below), min(high, above)
-        if low >= EPSILON_LIMIT or is_narrow(low, high, 1.1 * tolerance):
+    aim = _aim(parts, log_delta=log_delta) or aim
+    for _ in range(_ROUNDS):
+        low, high = within((low, high), scattered.epsilon_of(_task(parts, aim, finer), log_delta, tolerance))
+        if low >= EPSILON_LIMIT or is_narrow(low, high, 1.1 * tolerance) or finer > 1:
             break
+        before, at = aim, 0.5 * (low + high) if 0 < low < high < math.inf else min(high, low or high)
+        aim = _aim(parts, epsilon=at, log_delta=log_delta) or aim if 0 < at < math.inf else aim
+        finer = 1 if any(new < _SMALLER * old for new, old in zip(aim.cuts, before.cuts, strict=True)) else _FINER
     return low, high
 
 
 @np.errstate(all="ignore")
-def log_delta(
-    mechanism: Mechanism, epsilon: float, tolerance: float, engine: Callable[[Steps, Array, float], tuple[Array, Array]]
-) -> tuple[float, float]:
+def log_delta(mechanism: Mechanism, epsilon: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on log delta at one epsilon."""
-    tilt, parts = 1.0, _parts(mechanism, _SHALLOW, glances=0)
-    for glances in (0, 0, 2):  # a law that ends too soon, or too late, says little of how deep delta is
-        found = _tilt(parts, None, epsilon)
-        if found is None:
-            alone = [grouped.log_delta_at(part.group, epsilon, tolerance)[0] for part in parts]
-            return max(alone), 0.0  # what leaves groups out tells no more
-        tilt, size = found[0], float(np.clip(found[2], _DEEPEST, -1.0))
-        parts = _parts(mechanism, size, glances)
-    steps = [(part.pair(tilt, 1), part.count) for part in parts]
-    lower, upper = engine(steps, np.array([epsilon]), tolerance)
-    return float(lower[0]), float(upper[0])
+    squared = sum(part.count * grouped.plain(part.group) for part in _parts(mechanism, _DEPTHS[0]))
+    seen = float(gaussian_curve(squared)(np.array([epsilon]))[0][0]) if squared > 0 else -math.inf
+    if seen > -tolerance:
+        return seen, 0.0
+    parts, aim = _parts(mechanism, _DEPTHS[0], glances=0), None
+    for depth in _DEPTHS:  # a law that ends too soon says nothing of how deep delta is
+        aim = _aim(_parts(mechanism, depth, glances=0), epsilon=epsilon)
+        if aim is None or aim.size > depth:
+            break
+    if aim is not None:
+        parts = _parts(mechanism, float(np.clip(aim.size, _DEPTHS[-1], -1.0)))
+        aim = _aim(parts, epsilon=epsilon)
+    if aim is None:
+        alone = [grouped.log_delta_at(part.group, epsilon, tolerance)[0] for part in parts]
+        return max(alone), 0.0  # what leaves groups out tells no more
+    task, low, high = _task(parts, aim, 1), -math.inf, 0.0
+    for _ in range(_ROUNDS):
+        lower, upper = scattered.log_delta_of(task, np.array([epsilon]), tolerance)
+        low, high = max(low, float(lower[0])), min(high, float(upper[0]))
+        if high > task.aim.size - 1 or high - low <= tolerance * max(1.0, -high):
+            break
+        task = replace(task, aim=replace(task.aim, size=high))  # less is rare than it seemed
+    return low, high
+
+
+@dataclass(frozen=True)
+class Task:
+    """Laws of groups, cut into bins for what is asked."""
+
+    aim: Aim
+    laws: tuple[tuple[GaussianLaw | tuple[Outcomes, Outcomes], int], ...]
+
+    def guess(self, log_delta: float) -> float:
+        return self.aim.at
+
+    def saddle(self, epsilon: float, log_delta: float) -> float:
+        return self.aim.tilt
+
+    def rough(self, epsilon: float) -> float:
+        return self.aim.size
+
+    def sides(self, epsilon: float, log_delta: float, tilt: float, variance: float) -> tuple[Side, Side]:
+        upper: list[tuple[Scattered | Outcomes, int]]
+        upper = [(law if isinstance(law, GaussianLaw) else law[1], count) for law, count in self.laws]
+        less: list[tuple[Scattered, int]] = []
+        more: list[tuple[Scattered, int]] = []
+        for (law, count), cut in zip(self.laws, cuts_for(upper, epsilon, log_delta), strict=True):
+            if isinstance(law, GaussianLaw):
+                less.append((law, count))
+                more.append((law, count))
+                continue
+            below, above = law
+            share = variance / len(self.laws)
+            less.append((below.less(below.edges(tilt, cut, share, count)), count))
+            more.append((above.more(above.edges(tilt, cut, share, count)), count))
+        return Side(tuple(less), above=False), Side(tuple(more), above=True)
 
 
 @dataclass
@@ -133,7 +180,7 @@ class Part:
         if len(wholes) < len(self.makers):
             return Asked(self.makers)
 
-        def whole(epsilons: Array, sizes: Array, tolerance: float) -> tuple[Array, Array]:
+        def whole(epsilons: Array, sizes: Array, tolerance: float | Array) -> tuple[Array, Array]:
             curves = [curve(epsilons) for curve in wholes]
             return np.max([low for low, _ in curves], axis=0), np.max([high for _, high in curves], axis=0)
 
@@ -168,52 +215,77 @@ class Part:
         """About the law of its loss; None where all of it is beyond any limit."""
         if self.known is not None:
             law = exact(self.known.upper if isinstance(self.known, Enclosed) else self.known)
-            return law if law is not None and law.infinite <= math.exp(self.log_floor) / _LEFT else None
-        places = _places(self.model, 0.0, self.last, _ROUGHLY)
-        log_p, log_q = of_lines(places, self.model.at(places)).times(self.group.size, upper=True).pieces()
+            if law is None or law.infinite > math.exp(self.log_floor) / _LEFT:
+                return None
+            return thinned(law.losses, law.logs, law.infinite) if isinstance(law, Points) else law
+        passed = float(_passed(self.model, 0.0, self.last)[1][-1])
+        count = int(np.clip(4 * passed, _ROUGHLY, max(_ROUGHLY, _CORNERS // self.group.size)))
+        if passed < count:
+            places = _spread(self.model, 0.0, self.last, count)
+            power = of_lines(places, self.model.at(places)).times(self.group.size, upper=True)
+        else:  # chords would be too rough, many links of them together: chains are followed one by one
+            first = self.model.links(self.group.size, log_delta=self.log_floor).level
+            levels = np.append(np.linspace(first, -1.0, 2 * _ROUGHLY), -np.geomspace(20.0, 1e-3, 2 * _ROUGHLY))
+            found, logs = self.model.chain(np.sort(levels), self.group.size)
+            losses = found.sum(axis=0)
+            told = (losses >= 0) & np.isfinite(logs) & (logs > self.log_floor)
+            if not told.any():
+                return None
+            power = of_lines(losses[told], logs[told])
+        log_p, log_q = power.pieces()
         with np.errstate(invalid="ignore"):
             losses = log_p - log_q
         told = np.isfinite(losses) & np.isfinite(log_p)
-        return Points(losses[told], log_p[told]) if told.any() else None
+        return thinned(losses[told], log_p[told], math.exp(self.log_floor)) if told.any() else None
 
-    def window(self, tilt: float) -> tuple[float, float]:
-        """The losses of a single record that decide: those of the chains to the losses that count under the tilt."""
+    def window(self, aim: Aim, cut: float) -> tuple[float, float, float]:
+        """The losses of a single record that decide: those of the chains to the losses that count; and where to end."""
         law = self.law
         if not isinstance(law, Points):
-            return 0.0, self.last
+            return 0.0, self.last, self.last
         order = np.argsort(law.losses)
-        weights = law.logs[order] + tilt * law.losses[order]
+        losses = np.minimum(law.losses[order], cut)
+        weights = law.logs[order] + aim.tilt * losses
         shares = np.cumsum(np.exp(weights - weights.max()))
         low, high = (
-            float(law.losses[order][min(int(np.searchsorted(shares, share * shares[-1])), shares.size - 1)])
+            float(losses[min(int(np.searchsorted(shares, share * shares[-1])), shares.size - 1)])
             for share in (_LEAST, 1 - _LEAST)
         )
+        if aim.alone(law, self.count, high):
+            high = min(cut, float(law.losses.max()))  # one large loss may decide
         least = 0.0
         if low > 0:
             least = float(self.model.links(self.group.size, epsilon=low).slopes.min())
-        most = float(np.abs(self.model.links(self.group.size, epsilon=max(high, 1e-12)).slopes).max())
-        most = min(most * _AROUND, self.last)
-        return min(max(least, 0.0) / _AROUND, 0.9 * most), most
+        last = self.last
+        if cut < float(law.losses.max()):
+            last = min(self._steepest(cut) * _AROUND, last)
+        most = min(self._steepest(high) * _AROUND, last)
+        return min(max(least, 0.0) / _AROUND, 0.9 * most), most, last
 
-    def pair(self, tilt: float, finer: int) -> Pair:
-        """Between two finite ones, sharp where losses count under the tilt."""
+    def _steepest(self, loss: float) -> float:
+        return float(np.abs(self.model.links(self.group.size, epsilon=max(loss, 1e-12)).slopes).max())
+
+    def pair(self, aim: Aim, cut: float, finer: int) -> Pair:
+        """Between two finite ones, sharp where losses count."""
         if self.known is not None:
             return self.known
         size = self.group.size
-        low, high = self.window(tilt)
-        within = _places(self.model, low, high, _WITHIN * finer)
+        low, high, last = self.window(aim, cut)
+        unsure = _SHARE * aim.enough / self.count
+        inside = _places(self.model, low, high, unsure / (1 + aim.tilt), _CORNERS // size, finer)
         top = grouped.largest(self.group)
-        if self.last > _NEAR_TOP * top:  # where delta falls to 0
-            within = np.unique(np.append(within, top - top * np.geomspace(1e-6, 1 - _NEAR_TOP, _TOWARDS * finer)))
+        if last > _NEAR_TOP * top:  # where delta falls to 0
+            inside = np.unique(np.append(inside, top - top * np.geomspace(1e-6, 1 - _NEAR_TOP, _TOWARDS * finer)))
         outside = [np.zeros(1)]
-        outside += [_places(self.model, 0.0, low, _OUTSIDE * finer)] if low > 0 else []
-        outside += [_places(self.model, high, self.last, _OUTSIDE * finer)] if high < self.last else []
-        others = np.setdiff1d(np.concatenate(outside), within)
-        sharp = _SHARP / math.sqrt(finer)
-        known = self.oracle(within, self.model.at(within), sharp)
-        depth = float(np.clip(-self.model.at(np.array([self.last]))[0] / 2, 1.0, 200.0))
-        beside = self.oracle(others, self.model.at(others), max(sharp, _ELSEWHERE / size / depth))
-        places = np.append(within, others)
+        outside += [_spread(self.model, 0.0, low, _OUTSIDE * finer)] if low > 0 else []
+        outside += [_spread(self.model, high, last, _OUTSIDE * finer)] if high < last else []
+        others = np.setdiff1d(np.concatenate(outside), inside)
+        sizes = self.model.at(inside)
+        sharp = np.clip(unsure / np.clip(-sizes, 1.0, _DEEP), _SHARPEST, _BLUNTEST) / finer**1.5
+        known = self.oracle(inside, sizes, sharp)
+        depth = float(np.clip(-self.model.at(np.array([last]))[0] / 2, 1.0, _DEEP))
+        beside = self.oracle(others, self.model.at(others), max(_SHARP / finer, _ELSEWHERE / size / depth))
+        places = np.append(inside, others)
         order = np.argsort(places)
         lower, upper = (np.append(own, other)[order] for own, other in zip(known, beside, strict=True))
         # delta falls: a lower bound holds to the left as well, an upper bound to the right
@@ -222,27 +294,47 @@ class Part:
         return chains.enclosed(*bands, size, float(places.max()))
 
 
+def _task(parts: Sequence[Part], aim: Aim, finer: int) -> Task:
+    laws: list[tuple[GaussianLaw | tuple[Outcomes, Outcomes], int]] = []
+    for part, cut in zip(parts, aim.cuts, strict=True):
+        pair = part.pair(aim, cut, finer)
+        found = Outcomes.of(pair)
+        if found is None:
+            assert isinstance(pair, GaussianPair)
+            laws.append((GaussianLaw(pair.mu**2), part.count))
+        else:
+            laws.append((found, part.count))
+    return Task(aim, tuple(laws))
+
+
 def _parts(mechanism: Mechanism, log_delta: float, glances: int = 2) -> list[Part]:
     counted = [(part, count) for part, count in mechanism.parts() if isinstance(part, Group)]
     floor = log_delta + math.log(_LEFT / sum(count for _, count in counted))
     return [Part(part, count, floor, glances) for part, count in counted]
 
 
-@np.errstate(all="ignore")
-def _tilt(parts: Sequence[Part], log_delta: float | None, epsilon: float | None) -> tuple[float, float, float] | None:
-    """About the saddle point of a delta or an epsilon, that epsilon, and log delta; None where none can be told."""
-    laws = [(part.law, part.count) for part in parts]
-    side = Side(tuple((law, count) for law, count in laws if law is not None), above=True)
-    if len(side.laws) < len(laws):
-        return None
-    tilt, at = saddle(side, log_delta, epsilon)
-    size = float(side.log_mgf(np.array([tilt]))[0]) - tilt * at - math.log(tilt * (tilt + 1))
-    return (tilt, at, size) if math.isfinite(tilt) and math.isfinite(size) else None
+def _aim(parts: Sequence[Part], *, log_delta: float | None = None, epsilon: float | None = None) -> Aim | None:
+    return aim_at([(part.law, part.count) for part in parts], log_delta=log_delta, epsilon=epsilon)
 
 
-def _places(model: Model, low: float, high: float, count: int) -> Array:
-    """Places as far apart as chords are equally good: bounds h apart are off by 3/8 c h^2, where delta falls by c."""
+def _places(model: Model, low: float, high: float, unsure: float, most: int, finer: int) -> Array:
+    """Places between which chords are off by so much of power: h apart by 3/8 c h^2, where delta falls by c.
+
+    And so many times as many.
+    """
+    dense, passed = _passed(model, low, high)
+    most = min(max(most, _FEWEST), _MOST)
+    count = finer * int(np.clip(passed[-1] / math.sqrt(8 / 3 * unsure), _FEWEST, most))
+    return np.interp(np.linspace(0.0, passed[-1], count), passed, dense)
+
+
+def _spread(model: Model, low: float, high: float, count: int) -> Array:
+    """So many places, between which chords are equally good."""
+    dense, passed = _passed(model, low, high)
+    return np.interp(np.linspace(0.0, passed[-1], count), passed, dense)
+
+
+def _passed(model: Model, low: float, high: float) -> tuple[Array, Array]:
     dense = np.linspace(low, high, 2001)
     roots = np.sqrt(np.maximum(-np.gradient(model.at(dense), dense), 1e-9))
-    passed = np.append(0.0, np.cumsum(0.5 * (roots[1:] + roots[:-1])))
-    return np.interp(np.linspace(0.0, passed[-1], count), passed, dense)
+    return dense, np.append(0.0, np.cumsum(0.5 * (roots[1:] + roots[:-1]) * np.diff(dense)))

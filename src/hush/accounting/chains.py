@@ -25,7 +25,7 @@ from hush.accounting.links import Links, Model, extended
 from hush.accounting.losses import Array, Enclosed
 from hush.accounting.powers import Power, of_lines
 
-Oracle = Callable[[Array, Array, float], tuple[Array, Array]]
+Oracle = Callable[[Array, Array, float | Array], tuple[Array, Array]]
 """Certified bounds on log delta of a single record at ascending epsilons >= 0, where it is about as large as the second
 row says, to about so much of it, or of 1."""
 

@@ -103,10 +103,14 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
 
 def _log_seen(group: Group, epsilon: float) -> float:
     """A lower bound on log delta at a glance: that of a single record, and that of the plain Gaussians alone."""
-    parts = group.inner.parts()
-    squared = math.fsum(count * part.mu**2 for part, count in parts if part.mu is not None)
-    alone = gaussian_curve(group.size**2 * squared)(np.array([epsilon]))[0][0] if squared > 0 else -math.inf
+    squared = plain(group)
+    alone = gaussian_curve(squared)(np.array([epsilon]))[0][0] if squared > 0 else -math.inf
     return max(float(alone), *(log_delta_above(steps, epsilon) for steps in directions(group.inner)))
+
+
+def plain(group: Group) -> float:
+    """mu^2 of the plain Gaussians alone."""
+    return group.size**2 * math.fsum(count * part.mu**2 for part, count in group.inner.parts() if part.mu is not None)
 
 
 def largest(group: Group) -> float:

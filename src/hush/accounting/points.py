@@ -65,6 +65,9 @@ class Points:
     """Whether all that was rounded on the way to the masses was rounded to the safe side."""
     log_hidden: float = -math.inf
     """log of a bound on further mass at infinite loss, too small to be told by a floating-point number."""
+    beyond: float = 0.0
+    """Further P-mass, at losses of at least `end`: it would rule the moments, and is counted apart."""
+    end: float = math.inf
 
     @cached_property
     def largest(self) -> float:

@@ -72,12 +72,11 @@ class Power:
     def atoms(self, margin: float) -> Atoms:
         """The symmetric pair with this curve, powers above the diagonal taken exp(margin) times.
 
-        With a negative margin it reveals less: rounding that bent the curve is straightened first, since the sum over
-        outcomes of what each adds to delta exceeds what the curve has if their losses don't fall.  Losses that can't be
+        Rounding that bent the curve is straightened first, by chords that lie above it: the sum over outcomes of what
+        each adds to delta exceeds what the curve has if their losses don't fall.  Losses that can't be
         told from 0 are taken for 0, or, with a positive margin, for as large as they may be.
         """
-        curve = self if margin > 0 else self._concave()
-        log_p, log_q = curve.pieces()
+        log_p, log_q = self._concave().pieces()
         least = max(2 * margin, 0.0)
         with np.errstate(invalid="ignore"):
             losses = log_p - log_q + margin

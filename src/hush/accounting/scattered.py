@@ -11,98 +11,29 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
 from hush.accounting import crossing
-from hush.accounting.averaged import Sizes, Wanted, averaged_line
+from hush.accounting.averaged import Wanted, averaged_line
 from hush.accounting.binned import enclosing_laws, is_open
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.line import Line, log_peak
 from hush.accounting.losses import Array, Pair
-from hush.accounting.points import GaussianLaw, Points, Scattered, exact, product, surely_infinite
+from hush.accounting.points import GaussianLaw, Points, Scattered, exact, product
 from hush.accounting.smoothing import Kernel, width_for
 from hush.accounting.survey import Survey
-from hush.accounting.transform import UNIT_ROUNDOFF, Complex
-from hush.accounting.turns import gathered
+from hush.accounting.tilted import Side, saddle
 
 Steps = Sequence[tuple[Pair, int]]
-Laws = Sequence[tuple[Scattered, int]]
 
-_UNIT = 2.0**-50
 _TERMS = 120_000_000  # products of a point and a node in one answer, about half a second
 _SEARCH = 2000  # what finding a root on a line costs for each node, in such products
 _NEGLIGIBLE = 1e-3  # of the width asked for
 _LINES = 12  # for a whole curve
+_NARROWED = 0.7  # times what it was before: bins that were worth it
 _FEW = 20_000  # points of a sum that are worth enumerating
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two laws that enclose a composition."""
-
-    laws: Laws
-    above: bool
-
-    @property
-    def infinite(self) -> float:
-        return surely_infinite(self.laws)
-
-    @property
-    def top(self) -> float:
-        """No finite total loss exceeds it."""
-        return math.fsum(count * law.top for law, count in self.laws)
-
-    @property
-    def doubt(self) -> tuple[float, float]:
-        """What the rounding of losses and of masses may do to epsilon and to log delta."""
-        owing = [(law, count) for law, count in self.laws if not (isinstance(law, Points) and law.directed)]
-        shift = 4 * _UNIT * sum(count * law.unsure for law, count in owing)
-        return shift, 4 * _UNIT * sum(count for _, count in self.laws) + 1e-12
-
-    def log_mgf(self, orders: Array) -> Array:
-        return np.asarray(sum(count * law.log_mgf(orders) for law, count in self.laws))
-
-    def cumulants(self, orders: Array) -> tuple[Array, Array, Array]:
-        """The log-MGF and rough derivatives."""
-        nudge = 1e-3
-        below, here, above = (self.log_mgf(orders * (1 + change)) for change in (-nudge, 0.0, nudge))
-        return here, (above - below) / (2 * nudge * orders), (above - 2 * here + below) / (nudge * orders) ** 2
-
-    def transform(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
-        """exp(Lambda(s) - Lambda(c)) at the nodes, bounds on its errors, and Lambda(c)."""
-        log_size, inflated, phase, loose = np.zeros((4, count))
-        scale, unsure = 0.0, 0.0
-        for law, repeats in self.laws:
-            values, errors, log_scale = law.on_line(c, spacing, count)
-            size, angle = np.abs(values), np.angle(values)
-            log = np.log(np.maximum(size, 1e-300))
-            log_size += repeats * log
-            inflated += repeats * np.log(size + errors + 1e-300)
-            phase += repeats * angle
-            loose += repeats * (np.abs(angle) + np.abs(log) + 1)
-            scale += repeats * log_scale
-            unsure += repeats * abs(log_scale)
-        size = np.exp(log_size)
-        errors = np.exp(inflated) - size + size * (8 * UNIT_ROUNDOFF * (loose + unsure + len(self.laws)))
-        return size * np.exp(1j * phase), errors, scale
-
-    def sizes(self, c: float, height: float) -> Sizes:
-        """Bounds on log |transform| at nodes up to that height."""
-        parts = [(gathered(law, c, height), count) for law, count in self.laws]
-
-        def at(spacing: float, nodes: int) -> Array:
-            return np.asarray(sum(count * part.log_sizes(spacing, nodes) for part, count in parts))
-
-        return Sizes(at, sum(part.points for part, _ in parts))
-
-    @property
-    def steps(self) -> int:
-        return sum(repeats for _, repeats in self.laws)
-
-    @property
-    def squared(self) -> float:
-        return sum(repeats * law.squared for law, repeats in self.laws if isinstance(law, GaussianLaw))
 
 
 @dataclass(frozen=True)
@@ -116,10 +47,12 @@ class Curve:
 
     def __call__(self, epsilons: Array) -> tuple[Array, Array]:
         (down, less_margin), (up, more_margin) = self.less.doubt, self.more.doubt
+        with np.errstate(divide="ignore"):
+            seen = np.log(self.less.seen(epsilons + down))
         low = self.lower.log_delta(epsilons + down)[0]
         high = np.where(epsilons - up >= self.more.top, -np.inf, self.upper.log_delta(epsilons - up)[1])
         return (
-            _with_leak(low, self.less.infinite) - less_margin,
+            np.logaddexp(low, seen) - less_margin,
             np.minimum(_with_leak(high, self.more.infinite) + more_margin, 0.0),
         )
 
@@ -137,9 +70,12 @@ def fits(steps: Steps) -> bool:
 def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta), in the direction given."""
     known = listed(steps)
-    if known is not None:
-        return certified_root(known, 1.0, log_delta)
-    task = Task.of(steps)
+    return epsilon_of(Task.of(steps), log_delta, tolerance) if known is None else certified_root(known, 1.0, log_delta)
+
+
+@np.errstate(all="ignore")
+def epsilon_of(task: Planned, log_delta: float, tolerance: float) -> tuple[float, float]:
+    """The same for what is cut into bins."""
     start = task.guess(log_delta)
     c = task.saddle(start, log_delta)
     less, more = task.sides(start, log_delta, c, _allowed(4 * tolerance, c, start))
@@ -151,17 +87,20 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
         return low, high
     finite = log_delta + math.log(rest)
     c, guess = saddle(more, finite, None)
-    if guess > 0.9 * EPSILON_LIMIT and _log_delta(steps, np.array([EPSILON_LIMIT]), tolerance)[0][0] > log_delta:
+    if guess > 0.9 * EPSILON_LIMIT and log_delta_of(task, np.array([EPSILON_LIMIT]), tolerance)[0][0] > log_delta:
         return EPSILON_LIMIT, high
-    if c * guess < 1 and _log_delta(steps, np.zeros(1), tolerance)[1][0] <= log_delta:
+    if c * guess < 1 and log_delta_of(task, np.zeros(1), tolerance)[1][0] <= log_delta:
         return 0.0, 0.0
     share, left = 0.25, _TERMS
-    aimed, rounds = 0, 0
+    aimed, rounds, gap = 0, 0, math.inf
     while rounds < 6:
         c, guess = min(c, 3 / (tolerance * guess)), min(guess, EPSILON_LIMIT)
         less, more = task.sides(guess, log_delta, c, _allowed(share * tolerance, c, guess))
         curve, cost = _curve(less, more, c, guess, share * tolerance * guess * c, left)
         left -= cost
+        if curve is None and math.isinf(high) and share < 16:
+            share *= 8
+            continue
         if curve is None:
             break
         below, above = (float(side[0]) for side in curve(np.array([guess])))
@@ -182,6 +121,9 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
         low, high = max(low, found[0]), min(high, found[1])
         if low >= EPSILON_LIMIT or high - low <= tolerance * high < math.inf:
             break
+        if rounds > 2 and above - below > _NARROWED * gap:
+            break  # what the laws were cut from tells no more
+        gap = above - below
         wanted = tolerance * guess * c
         share *= min(max(0.5 * wanted / max(above - below, wanted), 0.02), 1 / 3)
         if low > 0 and high < math.inf:
@@ -197,15 +139,14 @@ def _allowed(tolerance: float, c: float, epsilon: float) -> float:
 @np.errstate(all="ignore")
 def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
     """Certified bounds on log delta at a few ascending epsilons, in the direction given."""
-    return _log_delta(steps, epsilons, tolerance)
-
-
-def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
     known = listed(steps)
-    if known is not None:
-        return known(epsilons)
+    return log_delta_of(Task.of(steps), epsilons, tolerance) if known is None else known(epsilons)
+
+
+@np.errstate(all="ignore")
+def log_delta_of(task: Planned, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
+    """The same for what is cut into bins."""
     lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
-    task = Task.of(steps)
     for part in np.array_split(np.arange(epsilons.size), min(epsilons.size, _LINES)):
         middle = float(epsilons[part[len(part) // 2]])
         size = task.rough(middle)
@@ -218,10 +159,14 @@ def _log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, 
                 low, high = curve(epsilons[part])
                 lower[part], upper[part] = np.fmax(lower[part], low), np.fmin(upper[part], high)
                 break
+        else:  # too many nodes
+            less, more = task.sides(middle, size, c, _allowed(4 * tolerance, c, max(middle, 1e-3)))
+            lower[part] = np.log(less.seen(epsilons[part])) - less.doubt[1]
+            upper[part] = np.minimum(upper[part], _chernoff(more, epsilons[part], c))
     return np.minimum(lower, upper), np.maximum(lower, upper)
 
 
-def _curve_near(task: Task, c: float, epsilon: float, size: float, tolerance: float) -> Curve | None:
+def _curve_near(task: Planned, c: float, epsilon: float, size: float, tolerance: float) -> Curve | None:
     change = 0.25 * tolerance * max(1.0, min(c * epsilon, -size))
     less, more = task.sides(epsilon, size, c, 2 * change / (c * (c + 1)))
     return _curve(less, more, c, epsilon, change, _TERMS)[0]
@@ -238,11 +183,15 @@ def curve_at(task: Task, epsilon: float, size: float, tolerance: float) -> cross
 def chernoff_at(task: Task, epsilons: Array, epsilon: float, size: float) -> Array:
     """Certified upper bounds on log delta that cost little, good near an epsilon where it is about `size`."""
     c = task.saddle(epsilon, size)
-    _, coarse = task.sides(epsilon, size, c, _allowed(1e-3, c, max(epsilon, 1e-3)))
+    return _chernoff(task.sides(epsilon, size, c, _allowed(1e-3, c, max(epsilon, 1e-3)))[1], epsilons, c)
+
+
+def _chernoff(more: Side, epsilons: Array, c: float) -> Array:
     orders = c * np.geomspace(0.5, 2.0, 7)
-    raised = 1e-6 + coarse.doubt[1]  # as for the aliases on a line
-    bounds = coarse.log_mgf(orders) + log_peak(orders) - np.multiply.outer(epsilons - coarse.doubt[0], orders)
-    return np.minimum(_with_leak(bounds.min(axis=1), coarse.infinite) + raised, 0.0)
+    raised = 1e-6 + more.doubt[1]  # as for the aliases on a line
+    bounds = more.log_mgf(orders) + log_peak(orders) - np.multiply.outer(epsilons - more.doubt[0], orders)
+    bounds = np.where(epsilons - more.doubt[0] >= more.top, -np.inf, bounds.min(axis=1))
+    return np.minimum(_with_leak(bounds, more.infinite) + raised, 0.0)
 
 
 def enumerated(steps: Steps, most: int) -> Points | None:
@@ -264,6 +213,22 @@ def listed(steps: Steps) -> crossing.Curve | None:
         return lower - margin - 4e-11, np.minimum(upper + margin + 4e-11, 0.0)
 
     return curve
+
+
+class Planned(Protocol):
+    """A composition that has two laws at points, cut for what is asked."""
+
+    def guess(self, log_delta: float) -> float:
+        """Roughly an epsilon, or a larger one."""
+
+    def saddle(self, epsilon: float, log_delta: float) -> float:
+        """Roughly the tilt that suits an epsilon where delta is about so large."""
+
+    def rough(self, epsilon: float) -> float:
+        """Roughly log delta at an epsilon."""
+
+    def sides(self, epsilon: float, log_delta: float, tilt: float, variance: float) -> tuple[Side, Side]:
+        """Laws that reveal less and more, sharp near an epsilon where delta is about so large."""
 
 
 @dataclass(frozen=True)
@@ -296,11 +261,9 @@ class Task:
         return self.survey.guess(log_delta) if self.open else 0.0
 
     def saddle(self, epsilon: float, log_delta: float) -> float:
-        """Roughly the tilt that suits an epsilon where delta is about so large."""
         return self.survey.saddle(epsilon, log_delta) if self.open else 1.0
 
     def rough(self, epsilon: float) -> float:
-        """Roughly log delta at an epsilon."""
         return self.survey.plan_at(epsilon)[1] if self.open else 0.0
 
     def rough_curve(self, epsilons: Array) -> Array:
@@ -315,7 +278,6 @@ class Task:
         return np.array(found, dtype=np.float64)
 
     def sides(self, epsilon: float, log_delta: float, tilt: float, variance: float) -> tuple[Side, Side]:
-        """Laws that reveal less and more, sharp near an epsilon where delta is about so large."""
         whole: list[tuple[Scattered, int]] = [(GaussianLaw(self.gaussian), 1)] if self.gaussian > 0 else []
         whole += self.closed
         less, more = whole, whole
@@ -324,26 +286,6 @@ class Task:
             below, above = enclosing_laws(self.open, low, high, tilt, variance)
             less, more = whole + below, whole + above
         return Side(tuple(less), above=False), Side(tuple(more), above=True)
-
-
-def saddle(side: Side, log_delta: float | None, epsilon: float | None) -> tuple[float, float]:
-    """The line through the saddle point of a delta or an epsilon, and about where that epsilon is."""
-    reach = sum(count * law.largest for law, count in side.laws) or 1.0
-    low, high = 1e-3 / reach, 1e12 / reach
-    at, found = low, 0.0
-    for _ in range(4):
-        orders = np.geomspace(low, high, 40)
-        values, means, variances = side.cumulants(orders)
-        epsilons = means - 1 / orders - 1 / (orders + 1)
-        spreads = np.maximum(variances, 0.0) + orders**-2 + (orders + 1) ** -2
-        logs = values - orders * epsilons - np.log(orders * (orders + 1)) - 0.5 * np.log(2 * np.pi * spreads)
-        passed = logs < log_delta if log_delta is not None else epsilons > (epsilon or 0.0)
-        passed |= ~np.isfinite(logs)
-        passed &= epsilons > 0
-        k = max(int(np.argmax(passed)) if passed.any() else len(orders) - 1, 1)
-        low, high = float(orders[k - 1]), float(orders[k])
-        at, found = math.sqrt(low * high), float(epsilons[k - 1])
-    return at, max(found, 1e-3 / at, 1e-12)
 
 
 def _curve(less: Side, more: Side, c: float, epsilon: float, log_change: float, terms: int) -> tuple[Curve | None, int]:
