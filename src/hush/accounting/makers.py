@@ -145,6 +145,7 @@ class Tails:
     def __call__(self, epsilons: Array, logs: Array) -> Array:
         """By the saddle point, or by one large loss where two, each half as large, are less likely; else as it is."""
         at, deep = self._saddles
+        known = np.zeros(epsilons.shape, dtype=bool)
         if at.size > 1:
             known = (epsilons >= at[0]) & (epsilons <= at[-1])
             logs = np.where(known, -np.exp(np.interp(np.log(epsilons), np.log(at), np.log(-deep))), logs)
@@ -152,7 +153,8 @@ class Tails:
             return logs
         one = sum_of_log_deltas(self.composition.steps, contour.REMOVE, epsilons)
         two = 2 * sum_of_log_deltas(self.composition.steps, contour.REMOVE, 0.5 * epsilons) - math.log(2)
-        return np.where((one > two) & (one < _MANY), one, logs)
+        # elsewhere bins know of many small losses, and may miss a large one
+        return np.where((one > two) & (one < _MANY) & (known | (one > logs)), one, logs)
 
 
 @dataclass
