@@ -128,6 +128,8 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
         engines = [_single_epsilon] if isinstance(steps[0][0], Enclosed) else [_single_epsilon, *engines]
     if log_delta < _NEAR_ONE and scattered.enumerated(steps, _ENUMERABLE) is not None:
         engines = [scattered.epsilon]  # a sum over all that can happen: nothing knows more
+    if (beside_atoms := single.among(steps)) is not None and log_delta < _NEAR_ONE:
+        return crossing.root_of_each(beside_atoms, 1.0, log_delta, tolerance)
     low, high = 0.0, math.inf
     for engine in engines:
         found = engine(steps, log_delta, tolerance)
@@ -259,6 +261,8 @@ def _log_delta(
         lower, upper = single.curve(steps[0][0])(epsilons)
         if isinstance(steps[0][0], Enclosed) or _settled(lower, upper, tolerance):
             return lower, upper
+    if (beside_atoms := single.among(steps)) is not None:
+        return beside_atoms(epsilons)
     if lattice.shares_lattice(steps) or (len(epsilons) > _FEW and not scattered.fits(steps)):
         return lattice.log_delta(steps, epsilons, tolerance, shown, rival)  # one law serves many epsilons
     contour = heavy.log_delta if heavy.fits(steps) and epsilons.size <= _FEW else scattered.log_delta

@@ -49,7 +49,7 @@ def finite(pair: Pair) -> Atoms | None:
         return pair
     if isinstance(pair, Poisson) and isinstance(pair.inner, Atoms):
         losses, p, q = sampled_atoms(pair.inner, pair.rate)
-        kept = (p > 0) | (q > 0)  # of a large loss one of them is no floating-point number
+        kept = ((p > 0) | (q > 0)) & np.isfinite(losses)  # of a large loss one of them is no floating-point number
         losses, p, q = losses[kept], p[kept], q[kept]
         return Atoms(tuple(losses.tolist()), tuple(p.tolist()), tuple(q.tolist()), pair.infinite, pair.vanishing)
     if isinstance(pair, Reversed):

@@ -200,17 +200,31 @@ def enumerated(steps: Steps, most: int) -> Points | None:
     return product(laws, most) if len(laws) == len(steps) else None
 
 
-def listed(steps: Steps) -> crossing.Curve | None:
-    """The curve by such a sum; good to 4e-11 and what losses are off."""
-    total = enumerated(steps, _FEW)
-    if total is None:
+def sums(steps: Steps, most: int) -> tuple[Points, float, float] | None:
+    """The law of the total by such a sum, how far its losses may be off, and by what factor (as a logarithm) a delta.
+
+    A sum of n positive terms is off by n units of rounding, of functions and products by 64 more; a term's logarithm by
+    some of itself for every step, and by what a binomial coefficient loses, a few units of log T!; a mass by 2^-50.
+    """
+    law = enumerated(steps, most)
+    if law is None:
         return None
-    law = total
-    shift, margin = Side(tuple((exact(pair) or law, count) for pair, count in steps), above=True).doubt
+    shift, _ = Side(tuple((exact(pair) or law, count) for pair, count in steps), above=True).doubt
+    units = 2 * law.losses.size + 64 + 8 * len(steps) * float(np.abs(law.logs).max())
+    units += 16 * sum(math.lgamma(count + 1) for _, count in steps)
+    return law, shift, UNIT_ROUNDOFF * units + 4 * _UNIT * sum(count for _, count in steps)
+
+
+def listed(steps: Steps) -> crossing.Curve | None:
+    """The curve by such a sum."""
+    known = sums(steps, _FEW)
+    if known is None:
+        return None
+    law, shift, margin = known
 
     def curve(epsilons: Array) -> tuple[Array, Array]:
         lower, upper = law.log_delta(epsilons + shift), law.log_delta(epsilons - shift)
-        return lower - margin - 4e-11, np.minimum(upper + margin + 4e-11, 0.0)
+        return lower - margin, np.minimum(upper + margin, 0.0)
 
     return curve
 

@@ -9,6 +9,7 @@ delta is the mean of the Gaussian's own over z, a sum of positive terms, which k
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -18,10 +19,13 @@ from hush.accounting.closed import gaussian_curve, inner_doubt, inner_loss
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.crossing import Curve
 from hush.accounting.doubts import doubts
+from hush.accounting.joined import finite
 from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.projection import ProjectedPair
+from hush.accounting.scattered import sums
 
 _UNIT = 2.0**-50
+_MOST = 1000  # sums of atoms beside a release
 
 
 def curve(pair: Pair) -> Curve:
@@ -41,6 +45,60 @@ def curve(pair: Pair) -> Curve:
         inner = curve(sampled.inner.reverse() if isinstance(pair, Reversed) else sampled.inner)
         return partial(_sampled, inner, sampled.rate, ADD if isinstance(pair, Reversed) else REMOVE)
     return partial(_by_tails, pair)
+
+
+def among(steps: Sequence[tuple[Pair, int]]) -> Curve | None:
+    """The curve of one release beside a few sums of atoms, for each of which it is asked at what is left of epsilon.
+
+    delta(eps) = P(L = inf) + the sum over the atoms' totals l of their mass times delta(eps - l) of the release, all
+    positive.  Masses and losses are as far off as in `scattered.listed`.
+    """
+    rest = [(pair, count) for pair, count in steps if finite(pair) is not None]
+    others = [(pair, count) for pair, count in steps if finite(pair) is None]
+    squared = sum(count * pair.mu**2 for pair, count in others if isinstance(pair, GaussianPair))
+    if others and all(isinstance(pair, GaussianPair) for pair, _ in others):
+        others = [(GaussianPair(math.sqrt(squared)), 1)]
+    if not rest or len(others) != 1 or others[0][1] > 1 or not _is_quick(others[0][0]):
+        return None
+    known = sums(rest, _MOST)
+    if known is None:
+        return None
+    law, shift, margin = known
+    alone = others[0][0]
+    shift += (len(steps) + 4) * 2.0**-53 * (squared + 40 * math.sqrt(squared))  # as in `joined`
+    forward, backward = curve(alone), curve(alone.reverse())
+
+    def found(epsilons: Array) -> tuple[Array, Array]:
+        ends = []
+        for side, sign in ((0, 1.0), (1, -1.0)):
+            at = np.subtract.outer(epsilons + sign * shift, law.losses)
+            at += sign * 4 * 2.0**-53 * (np.abs(epsilons)[:, None] + np.abs(law.losses))
+            own = _anywhere(forward, backward, at.ravel())[side].reshape(at.shape)
+            total = np.logaddexp.reduce(own + law.logs, axis=1)
+            total = np.logaddexp(total, np.log(law.infinite)) if law.infinite > 0 else total
+            ends.append(total - sign * (margin + 16 * 2.0**-53 * law.losses.size))
+        return ends[0], np.minimum(ends[1], 0.0)
+
+    return np.errstate(all="ignore")(found)
+
+
+def _is_quick(pair: Pair) -> bool:
+    """Whether many epsilons cost its curve no more than one."""
+    inner = pair.pair if isinstance(pair, Reversed) else pair
+    inner = inner.inner if isinstance(inner, Poisson) else inner
+    return isinstance(inner, GaussianPair | LaplacePair)
+
+
+def _anywhere(forward: Curve, backward: Curve, epsilons: Array) -> tuple[Array, Array]:
+    """At epsilons of any sign: delta(-e) = 1 - e^-e + e^-e delta'(e) with the other direction's."""
+    ahead, behind = forward(np.maximum(epsilons, 0.0)), backward(np.maximum(-epsilons, 0.0))
+    left = np.minimum(epsilons, 0.0)
+    ends = []
+    for side, sign in ((0, -1.0), (1, 1.0)):
+        below = np.logaddexp(np.log(-np.expm1(left)), left + behind[side])
+        below += sign * 16 * 2.0**-53 * (2 + np.abs(left) + np.abs(below))
+        ends.append(np.where(epsilons < 0, below, ahead[side]))
+    return ends[0], np.minimum(ends[1], 0.0)
 
 
 def _between(below: Curve, above: Curve, epsilons: Array) -> tuple[Array, Array]:
