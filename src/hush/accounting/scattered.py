@@ -25,6 +25,7 @@ from hush.accounting.points import GaussianLaw, Points, Scattered, exact, produc
 from hush.accounting.smoothing import Kernel, width_for
 from hush.accounting.survey import Survey
 from hush.accounting.tilted import Side, saddle
+from hush.accounting.transform import UNIT_ROUNDOFF
 
 Steps = Sequence[tuple[Pair, int]]
 
@@ -212,7 +213,7 @@ def sums(steps: Steps, most: int) -> tuple[Points, float, float] | None:
     shift, _ = Side(tuple((exact(pair) or law, count) for pair, count in steps), above=True).doubt
     units = 2 * law.losses.size + 64 + 8 * len(steps) * float(np.abs(law.logs).max())
     units += 16 * sum(math.lgamma(count + 1) for _, count in steps)
-    return law, shift, UNIT_ROUNDOFF * units + 4 * _UNIT * sum(count for _, count in steps)
+    return law, shift, UNIT_ROUNDOFF * (units + 32 * sum(count for _, count in steps))
 
 
 def listed(steps: Steps) -> crossing.Curve | None:
