@@ -256,9 +256,12 @@ def _saddle_approximation(task: Problem, c: float) -> tuple[float, float]:
     return value - c * epsilon - np.log(abs(c * (c + 1))) - 0.5 * np.log(2 * np.pi * spread), epsilon
 
 
-def deep_saddles(steps: Sequence[Step], gaussian: float) -> tuple[Array, Array]:
-    """Epsilons, ascending, and about log delta there, deep in the tail where one record is removed."""
-    found: dict[float, tuple[float, float]] = {}
+def deep_saddles(steps: Sequence[Step], gaussian: float) -> tuple[Array, Array, Array]:
+    """Epsilons, ascending, and about log delta there, deep in the tail where one record is removed.
+
+    And 1 where the tilted law has less than one large loss, as seen by its variance: no saddle point is of use there.
+    """
+    found: dict[float, tuple[float, float, float]] = {}
     new = _TILTS.tolist()
     for _ in range(_REFINED):
         for c in new:
@@ -268,13 +271,13 @@ def deep_saddles(steps: Sequence[Step], gaussian: float) -> tuple[Array, Array]:
             task = problem(steps, gaussian, REMOVE, min(-0.5 * furthest**2, _MODERATE))
             log_value, epsilon = _saddle_approximation(task, c)
             if math.isfinite(log_value):
-                found[c] = max(epsilon, _SHALLOW), log_value
+                found[c] = max(epsilon, _SHALLOW), log_value, float(task.cumulants(c)[2] > epsilon**2)
         tilts = sorted(found)
         pairs = [(c, d) for c, d in itertools.pairwise(tilts) if found[d][0] > _APART * found[c][0]]
         new = [math.sqrt(c * d) for c, d in pairs if found[d][1] < _MODERATE and d > c * (1 + 1e-8)]
-    at, logs = np.array([found[c] for c in tilts]).reshape(-1, 2).T
+    at, logs, alone = np.array([found[c] for c in tilts]).reshape(-1, 3).T
     kept = np.append(True, np.diff(np.maximum.accumulate(at)) > 0)[: at.size] & (logs < _MODERATE) & (at > _SHALLOW)
-    return at[kept], logs[kept]
+    return at[kept], logs[kept], alone[kept]
 
 
 def place(v: Array | float, complement: bool) -> Array:

@@ -26,6 +26,8 @@ _APART = 11.0
 """Widths between the end of bulk and the beginning of huge."""
 _CUTS = np.append(np.arange(9.0, 40.0, 0.5), np.arange(40.0, 240.0, 5.0))
 """Widths beyond which bulk is cut off."""
+_FURTHEST = 120.0
+"""Standard deviations at which huge may begin: deltas down to e^-7000.  Cells grow in number with it."""
 _LITTLE = 0.1
 """The share of what decides that is little."""
 
@@ -152,7 +154,7 @@ def _high_label(
     def far_enough(place: float) -> bool:
         return log_dropped(Labels(step, Edge(place, width), True), direction) < log_budget
 
-    ends = [-5.0, max(60.0, float(np.sqrt(-2 * log_budget)) + 10) + 1 / step.noise]
+    ends = [-5.0, float(np.clip(np.sqrt(-2 * log_budget) + 10, 60.0, _FURTHEST)) + 1 / step.noise]
     if not far_enough(ends[1]):
         return None
     while ends[1] - ends[0] > 0.02 * min(step.noise, 1.0):

@@ -24,6 +24,7 @@ from hush.accounting.subsampled import Composition, chernoff_curve
 
 _BELOW_BINS = -650.0  # a log delta for which bins of probabilities may have too little
 _AGAIN = 0.6  # as deep as that, as a part of where bins had too little, they are asked again
+_BINS_KNOW = -400.0  # a log delta above which they tell about what it is
 _MANY = -100.0  # a log delta for which many losses decide
 _NEGLIGIBLE = -36.0, -24.0, -16.0  # logs of what a line may miss: where the first takes too many nodes, more
 _LARGE = -30.0  # a log delta for which losses are mostly large
@@ -139,22 +140,22 @@ class Tails:
     composition: Composition
 
     @cached_property
-    def _saddles(self) -> tuple[Array, Array]:
+    def _saddles(self) -> tuple[Array, Array, Array]:
         return contour.deep_saddles(self.composition.steps, self.composition.gaussian)
 
     def __call__(self, epsilons: Array, logs: Array) -> Array:
-        """By the saddle point, or by one large loss where two, each half as large, are less likely; else as it is."""
-        at, deep = self._saddles
-        known = np.zeros(epsilons.shape, dtype=bool)
-        if at.size > 1:
-            known = (epsilons >= at[0]) & (epsilons <= at[-1])
-            logs = np.where(known, -np.exp(np.interp(np.log(epsilons), np.log(at), np.log(-deep))), logs)
-        if self.composition.gaussian > 0:
+        """By the saddle point, or by one large loss where that decides, if it is said to be deep."""
+        if not (logs < _BINS_KNOW).any():
             return logs
-        one = sum_of_log_deltas(self.composition.steps, contour.REMOVE, epsilons)
-        two = 2 * sum_of_log_deltas(self.composition.steps, contour.REMOVE, 0.5 * epsilons) - math.log(2)
-        # elsewhere bins know of many small losses, and may miss a large one
-        return np.where((one > two) & (one < _MANY) & (known | (one > logs)), one, logs)
+        at, saddles, alone = self._saddles
+        if at.size < 2:
+            return logs
+        places = np.log(epsilons)
+        deep = -np.exp(np.interp(places, np.log(at), np.log(-saddles)))
+        if self.composition.gaussian == 0:
+            one = sum_of_log_deltas(self.composition.steps, contour.REMOVE, epsilons)
+            deep = np.where(np.interp(places, np.log(at), alone) > 0.5, np.minimum(one, deep), deep)
+        return np.where((logs < _BINS_KNOW) & (epsilons >= at[0]) & (epsilons <= at[-1]), deep, logs)
 
 
 @dataclass
@@ -189,8 +190,8 @@ class Sampled:
         if line is not None and width_at(line.log_delta, epsilon) <= enough:
             return line.log_delta
         self.failed = epsilon if line is None and saddle < 0 else self.failed
-        if self.direction == contour.REMOVE and min(saddle, size) < _MANY:
-            size = float(self.tails(np.array([epsilon]), np.array([size]))[0])
+        if self.direction == contour.REMOVE and min(saddle, size) < _BINS_KNOW:
+            size = float(self.tails(np.array([epsilon]), np.array([min(saddle, size)]))[0])
         elif saddle < _MANY:
             size = saddle
         binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED else None
