@@ -459,3 +459,20 @@ def test_the_sum_of_errors_encloses_what_no_floating_point_number_shows():
 
 def test_bounds_that_contradict_each_other_make_a_wider_interval() -> None:
     assert answers._ordered((2.0, 1.0)) == Bounds(1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("run", "epsilon"),
+    [
+        (Gaussian(15.18).poisson(1.294e-7) * 18_333_460, 2.077),
+        (Gaussian(226.0).poisson(0.006) * 2964, 4.765),
+        (Gaussian(1.0).poisson(0.01) * 1000 + Laplace(10.0).poisson(0.01) * 1000, 300.0),
+        (Gaussian(1.348).uniform(791, of=459_799) * 26_654_274, 7429.0),
+    ],
+)
+def test_far_out_delta_is_told_to_be_below_all_that_can_be_asked_for(run: Mechanism, epsilon: float) -> None:
+    bounds = run.delta(epsilon)
+    assert bounds.lower == 0
+    assert 0 < bounds.upper < 1e-100
+    sampled = run.neighbours == ADD_REMOVE and len(run.parts()) == 1
+    assert not sampled or run.moments().delta(epsilon) < 1e-100

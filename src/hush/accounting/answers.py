@@ -32,7 +32,7 @@ from hush.accounting.kinds import tolerance as usual_tolerance
 from hush.accounting.leaks import left_of, log_holds, sampled_leaks, without_leaks
 from hush.accounting.losses import Atoms, Enclosed
 from hush.accounting.mechanisms import Mechanism
-from hush.accounting.points import exact, loss_range
+from hush.accounting.points import Points, exact, loss_range
 from hush.accounting.releases import Guarantees, RandomisedResponse, Tradeoff
 from hush.accounting.sampled import Poisson, Uniform
 
@@ -173,7 +173,11 @@ def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
     """The smallest delta at epsilon >= 0, enclosed."""
     if not 0 <= epsilon < math.inf:
         raise ValueError(f"epsilon must be finite and not negative, got {epsilon}.")
+    refuse_extremes(mechanism)
     at = min(float(epsilon), _FURTHEST)
+    gaussian = gaussian_composition(mechanism)
+    if gaussian is not None and subsampled.is_nothing(gaussian, at):
+        return Bounds(0.0, math.ulp(0.0))
     lower, upper = log_delta_curve(mechanism, np.array([at]))
     if epsilon > at:
         lower = np.array([_log_least(mechanism)])
@@ -263,12 +267,15 @@ def _log_delta(
             return lower, upper
     if (beside_atoms := single.among(steps)) is not None:
         return beside_atoms(epsilons)
-    if lattice.shares_lattice(steps) or (len(epsilons) > _FEW and not scattered.fits(steps)):
+    finite = all(isinstance(exact(pair), Points) for pair, _ in steps)
+    on_lattice = lattice.shares_lattice(steps) and (finite or epsilons.size > _FEW)
+    if on_lattice or (epsilons.size > _FEW and not scattered.fits(steps)):
         return lattice.log_delta(steps, epsilons, tolerance, shown, rival)  # one law serves many epsilons
     contour = heavy.log_delta if heavy.fits(steps) and epsilons.size <= _FEW else scattered.log_delta
     lower, upper = contour(steps, epsilons, tolerance)
-    # the lattice knows less of heavy tails, and of what is deep
-    deep = _DEEP_TAIL if heavy.fits(steps) and contour is heavy.log_delta else _LOWEST
+    # the lattice knows less of heavy tails, and of what is deep or too far out to be seen
+    unseen = bool(np.all(lower == -np.inf))
+    deep = _DEEP_TAIL if unseen or (heavy.fits(steps) and contour is heavy.log_delta) else _LOWEST
     if _settled(lower, upper, 12 * tolerance) or np.all(upper < deep):
         return lower, upper
     if heavy.serves(steps) and not heavy.fits(steps) and epsilons.size <= _FEW:

@@ -34,6 +34,7 @@ _SEARCH = 2000  # what finding a root on a line costs for each node, in such pro
 _NEGLIGIBLE = 1e-3  # of the width asked for
 _LINES = 12  # for a whole curve
 _NARROWED = 0.7  # times what it was before: bins that were worth it
+_DEEPEST, _GLANCE = -300.0, 1e-3  # log delta: far below, all that is shown is that it is small
 _FEW = 20_000  # points of a sum that are worth enumerating
 
 
@@ -164,6 +165,11 @@ def log_delta_of(task: Planned, epsilons: Array, tolerance: float) -> tuple[Arra
             less, more = task.sides(middle, size, c, _allowed(4 * tolerance, c, max(middle, 1e-3)))
             lower[part] = np.log(less.seen(epsilons[part])) - less.doubt[1]
             upper[part] = np.minimum(upper[part], _chernoff(more, epsilons[part], c))
+        nearest = float(epsilons[part[0]])
+        if lower[part[0]] == -np.inf and not upper[part[0]] < _DEEPEST and 0 < (last := task.guess(_DEEPEST)) < nearest:
+            # delta falls: where it is too small to be seen it is no larger than nearer by
+            near = curve_at(task, last, task.rough(last), _GLANCE)
+            upper[part] = np.fmin(upper[part], near(np.array([last]))[1][0] if near is not None else 0.0)
     return np.minimum(lower, upper), np.maximum(lower, upper)
 
 
@@ -173,7 +179,7 @@ def _curve_near(task: Planned, c: float, epsilon: float, size: float, tolerance:
     return _curve(less, more, c, epsilon, change, _TERMS)[0]
 
 
-def curve_at(task: Task, epsilon: float, size: float, tolerance: float) -> crossing.Curve | None:
+def curve_at(task: Planned, epsilon: float, size: float, tolerance: float) -> crossing.Curve | None:
     """Certified bounds that are sharp near an epsilon where log delta is about `size`."""
     c = task.saddle(epsilon, size)
     _, coarse = task.sides(epsilon, size, c, _allowed(30 * tolerance, c, max(epsilon, 1e-3)))

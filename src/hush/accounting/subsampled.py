@@ -32,6 +32,8 @@ _TINY = 1e-4
 _SHARPEST = -31.0
 _NOTHING = 1e-12
 """A delta that is this close to 1 is known well enough, and so is an epsilon this close to 0."""
+_NUMBERS = -745.5
+"""log of a number below the smallest that floating point has."""
 _OFTEN = 4.0
 """A delta within e^-4 of the chance of a hit: then one jump may decide."""
 
@@ -100,6 +102,12 @@ def log_delta(composition: Composition, epsilons: Array) -> tuple[Array, Array]:
         bounds = [chernoff_curve(composition, direction, epsilons[poor]) for direction in (REMOVE, ADD)]
         upper[poor] = np.fmin(upper[poor], np.maximum(*bounds))
     return lower, upper
+
+
+def is_nothing(composition: Composition, epsilon: float) -> bool:
+    """Whether it costs next to nothing to see that delta is smaller than any floating-point number."""
+    bounds = [chernoff_curve(composition, direction, np.array([epsilon]), _NUMBERS - 60) for direction in (REMOVE, ADD)]
+    return bool(np.all(np.concatenate(bounds) < _NUMBERS))
 
 
 @_QUIETLY
