@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,7 +66,7 @@ def aim(
             return _aimed(side, epsilon, log_delta, None)
         tried = [_aimed(side, epsilon, size, None) for size in _SIZES]
         best = min((one for one in tried if one is not None), key=lambda one: one.size, default=None)
-        return None if best is None else _aimed(side, epsilon, best.size - _LOOSE, None)
+        return None if best is None else replace(best, cuts=cuts_for(side.laws, epsilon, best.size - _LOOSE))
     assert log_delta is not None
     at, best = saddle(side, log_delta, None)[1], None
     for _ in range(_CUTS):

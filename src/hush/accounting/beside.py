@@ -128,6 +128,7 @@ class Task:
 
     aim: Aim
     laws: tuple[tuple[GaussianLaw | tuple[Outcomes, Outcomes], int], ...]
+    large: bool = True
 
     def guess(self, log_delta: float) -> float:
         return self.aim.at
@@ -139,19 +140,22 @@ class Task:
         return self.aim.size
 
     def sides(self, epsilon: float, log_delta: float, tilt: float, variance: float) -> tuple[Side, Side]:
-        upper: list[tuple[Scattered | Outcomes, int]]
-        upper = [(law if isinstance(law, GaussianLaw) else law[1], count) for law, count in self.laws]
-        less: list[tuple[Scattered, int]] = []
-        more: list[tuple[Scattered, int]] = []
-        for (law, count), cut in zip(self.laws, cuts_for(upper, epsilon, log_delta), strict=True):
-            if isinstance(law, GaussianLaw):
-                less.append((law, count))
-                more.append((law, count))
-                continue
-            below, above = law
-            share = variance / len(self.laws)
-            less.append((below.less(below.edges(tilt, cut, share, count)), count))
-            more.append((above.more(above.edges(tilt, cut, share, count)), count))
+        sides: list[list[tuple[Scattered, int]]] = []
+        cuts: tuple[float, ...] = ()
+        for k in (1, 0):
+            own: list[tuple[Scattered | Outcomes, int]]
+            own = [(law if isinstance(law, GaussianLaw) else law[k], count) for law, count in self.laws]
+            if not cuts or any(law.infinite > math.exp(log_delta) for law, _ in sides[0]):
+                cuts = cuts_for(own, epsilon, log_delta)  # the same for both, where both tell of these losses
+            cut_laws: list[tuple[Scattered, int]] = []
+            for (law, count), cut in zip(own, cuts, strict=True):
+                if isinstance(law, Outcomes):
+                    edges = law.edges(tilt, cut, variance / len(own), count)
+                    cut_laws.append((law.more(edges) if k else law.less(edges), count))
+                else:
+                    cut_laws.append((law, count))
+            sides.append(cut_laws)
+        more, less = sides
         return Side(tuple(less), above=False), Side(tuple(more), above=True)
 
 
@@ -215,8 +219,6 @@ class Part:
         """About the law of its loss; None where all of it is beyond any limit."""
         if self.known is not None:
             law = exact(self.known.upper if isinstance(self.known, Enclosed) else self.known)
-            if law is None or law.infinite > math.exp(self.log_floor) / _LEFT:
-                return None
             return thinned(law.losses, law.logs, law.infinite) if isinstance(law, Points) else law
         passed = float(_passed(self.model, 0.0, self.last)[1][-1])
         count = int(np.clip(4 * passed, _ROUGHLY, max(_ROUGHLY, _CORNERS // self.group.size)))
@@ -236,7 +238,16 @@ class Part:
         with np.errstate(invalid="ignore"):
             losses = log_p - log_q
         told = np.isfinite(losses) & np.isfinite(log_p)
-        return thinned(losses[told], log_p[told], math.exp(self.log_floor)) if told.any() else None
+        return thinned(losses[told], log_p[told], math.exp(max(self.log_floor, self._leak))) if told.any() else None
+
+    @cached_property
+    def _leak(self) -> float:
+        """About the log of the chance of an infinite loss."""
+        _, alpha, power = self.model.levels()
+        reached = self.log_least
+        for _ in range(self.group.size - 1 if math.isfinite(reached) else 0):
+            reached = float(np.interp(reached, alpha, power)) if reached <= alpha[-1] else 0.0
+        return min(reached, -1e-9)
 
     def window(self, aim: Aim, cut: float) -> tuple[float, float, float]:
         """The losses of a single record that decide: those of the chains to the losses that count; and where to end."""

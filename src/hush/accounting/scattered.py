@@ -33,6 +33,7 @@ _TERMS = 120_000_000  # products of a point and a node in one answer, about half
 _SEARCH = 2000  # what finding a root on a line costs for each node, in such products
 _NEGLIGIBLE = 1e-3  # of the width asked for
 _LINES = 12  # for a whole curve
+_ROUGH, _SHORTEST = 5.0, 26.0  # logs by which a saddle point is off anyway, and by which digits are left
 _NARROWED = 0.7  # times what it was before: bins that were worth it
 _DEEPEST, _GLANCE = -300.0, 1e-3  # log delta: far below, all that is shown is that it is small
 _FEW = 20_000  # points of a sum that are worth enumerating
@@ -86,7 +87,8 @@ def epsilon_of(task: Planned, log_delta: float, tolerance: float) -> tuple[float
         return EPSILON_LIMIT, high
     rest = -math.expm1(math.log(max(more.infinite, 1e-300)) - log_delta)
     if rest <= 0:
-        return low, high
+        beyond = start > EPSILON_LIMIT and log_delta_of(task, np.array([EPSILON_LIMIT]), tolerance)[0][0] > log_delta
+        return EPSILON_LIMIT if beyond else low, high
     finite = log_delta + math.log(rest)
     c, guess = saddle(more, finite, None)
     if guess > 0.9 * EPSILON_LIMIT and log_delta_of(task, np.array([EPSILON_LIMIT]), tolerance)[0][0] > log_delta:
@@ -98,7 +100,9 @@ def epsilon_of(task: Planned, log_delta: float, tolerance: float) -> tuple[float
     while rounds < 6:
         c, guess = min(c, 3 / (tolerance * guess)), min(guess, EPSILON_LIMIT)
         less, more = task.sides(guess, log_delta, c, _allowed(share * tolerance, c, guess))
-        curve, cost = _curve(less, more, c, guess, share * tolerance * guess * c, left)
+        curve, cost = _curve(
+            less, more, c, guess, share * tolerance * guess * c, left, log_delta if task.large else 0.0
+        )
         left -= cost
         if curve is None and math.isinf(high) and share < 16:
             share *= 8
@@ -153,8 +157,8 @@ def log_delta_of(task: Planned, epsilons: Array, tolerance: float) -> tuple[Arra
         middle = float(epsilons[part[len(part) // 2]])
         size = task.rough(middle)
         c = task.saddle(middle, size)
-        _, coarse = task.sides(middle, size, c, _allowed(4 * tolerance, c, max(middle, 1e-3)))
-        c, _ = saddle(coarse, None, middle)
+        less, more = task.sides(middle, size, c, _allowed(4 * tolerance, c, max(middle, 1e-3)))
+        c, _ = saddle(more if more.infinite < 0.5 else less, None, middle)  # what tells nothing is no guide
         for factor in (1.0, 8.0, 64.0):
             curve = _curve_near(task, c, middle, size, factor * tolerance)
             if curve is not None:
@@ -176,7 +180,7 @@ def log_delta_of(task: Planned, epsilons: Array, tolerance: float) -> tuple[Arra
 def _curve_near(task: Planned, c: float, epsilon: float, size: float, tolerance: float) -> Curve | None:
     change = 0.25 * tolerance * max(1.0, min(c * epsilon, -size))
     less, more = task.sides(epsilon, size, c, 2 * change / (c * (c + 1)))
-    return _curve(less, more, c, epsilon, change, _TERMS)[0]
+    return _curve(less, more, c, epsilon, change, _TERMS, size if task.large else 0.0)[0]
 
 
 def curve_at(task: Planned, epsilon: float, size: float, tolerance: float) -> crossing.Curve | None:
@@ -239,6 +243,10 @@ def listed(steps: Steps) -> crossing.Curve | None:
 class Planned(Protocol):
     """A composition that has two laws at points, cut for what is asked."""
 
+    @property
+    def large(self) -> bool:
+        """Whether one large loss may decide: then delta is far below what a saddle point says."""
+
     def guess(self, log_delta: float) -> float:
         """Roughly an epsilon, or a larger one."""
 
@@ -260,6 +268,7 @@ class Task:
     closed: tuple[tuple[Scattered, int], ...]
     open: tuple[tuple[Pair, int], ...]
     steps: tuple[tuple[Pair, int], ...]
+    large: bool = False
 
     @staticmethod
     def of(steps: Steps) -> Task:
@@ -309,14 +318,20 @@ class Task:
         return Side(tuple(less), above=False), Side(tuple(more), above=True)
 
 
-def _curve(less: Side, more: Side, c: float, epsilon: float, log_change: float, terms: int) -> tuple[Curve | None, int]:
-    """Two lines at c, each changing log delta by no more than about `log_change`, and what they cost."""
+def _curve(
+    less: Side, more: Side, c: float, epsilon: float, log_change: float, terms: int, log_delta: float
+) -> tuple[Curve | None, int]:
+    """Two lines at c, each changing log delta by no more than about `log_change`, and what they cost.
+
+    Digits enough for a delta as small as that, where it is smaller than the saddle point says.
+    """
     lines, cost = [], 0
     for side in (less, more):
         kernel = Kernel(width_for(c, min(log_change, 1.0), side.above), side.above)
-        _, _, variance = (float(part[0]) for part in side.cumulants(np.array([c])))
+        value, _, variance = (float(part[0]) for part in side.cumulants(np.array([c])))
         scale = 1 / (c * (c + 1) * math.sqrt(2 * math.pi * (max(variance, 0.0) + c**-2 + (c + 1) ** -2)))
-        size = _NEGLIGIBLE * min(log_change, 1.0) * scale
+        short = min(max(value - c * epsilon + math.log(scale) - log_delta - _ROUGH, 0.0), _SHORTEST)
+        size = _NEGLIGIBLE * min(log_change, 1.0) * scale * math.exp(-short)
         points = sum(law.losses.size if isinstance(law, Points) else 4 for law, _ in side.laws) + 10 * len(side.laws)
         points += _SEARCH
         spread = math.sqrt(max(variance, 1e-300))
