@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from hush.accounting import Gaussian, Laplace, beside
+from hush.accounting import Gaussian, Guarantees, Laplace, beside
 from hush.accounting.mechanisms import Mechanism
 
 Array = NDArray[np.float64]
@@ -124,3 +124,15 @@ def test_a_group_beyond_the_limit_decides() -> None:
     plain = (Gaussian(0.63) * 12_000).group(23) * 9 + Laplace(0.148).group(23)
     found = plain.epsilon(3e-11)
     assert (found.lower, found.upper) == (1e4, math.inf)
+
+
+def test_what_leaks_is_told_where_nothing_else_is_left() -> None:
+    """k records of an (epsilon, delta) promise leak delta (e^{k epsilon} - 1)/(e^epsilon - 1), others nothing."""
+    leaking, other = Guarantees.of(0.5, 1e-7), Gaussian(2.0).poisson(0.01) * 10
+    both = leaking.group(3) * 2 + other.group(3)
+    leak = 1e-7 * math.expm1(1.5) / math.expm1(0.5)
+    truth = -math.expm1(2 * math.log1p(-leak))
+    found = both.delta(9000.0)
+    assert found.lower <= truth <= found.upper <= 1.001 * found.lower
+    far = both.epsilon(0.5 * truth)
+    assert (far.lower, far.upper) == (1e4, math.inf)
