@@ -50,7 +50,7 @@ _HEAVY_POWER = 4.0  # by which epsilons are denser near 0
 _UNSEEN = 0.02  # of a delta too small to be seen on it
 _MANY = 25  # different steps, of which a survey tells enough to choose points by
 _FEW = 4  # epsilons that may each have a look of their own
-_SHOWN = 3e-4  # of delta: what a whole curve need not tell apart
+_SHOWN = 0.3  # of the tolerance: what a whole curve need not tell apart of delta
 _VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
 _SMALLEST = 1e-300
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
@@ -246,7 +246,7 @@ def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Arra
         if curves and epsilons.size <= _FEW and heavy.fits(steps) and _is_below(steps, epsilons, curves[0][0]):
             continue  # the other direction has the larger delta
         rival = curves[0][1] if curves else None
-        curves.append(_log_delta(steps, epsilons, aim, _SHOWN if floor > 0 else 0.0, rival))
+        curves.append(_log_delta(steps, epsilons, aim, _SHOWN * aim if floor > 0 else 0.0, rival))
     return np.max([low for low, _ in curves], axis=0), np.max([high for _, high in curves], axis=0)
 
 
