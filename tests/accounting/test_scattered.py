@@ -384,3 +384,16 @@ def test_samples_of_laplace_keep_the_digits_of_tiny_losses(noise: float, rate: f
         for epsilon in (bounds.lower, bounds.upper)
     )
     assert above >= delta >= below
+
+
+def test_curves_of_losses_too_fine_for_a_lattice_are_narrow() -> None:
+    """2e7 losses of 3e-5 each: a lattice as fine as that has too many points, and a coarser one was off by 0.017."""
+    noise, rate, steps = 23.1, 6.117e-4, 15_850_235
+    run = Laplace(noise).poisson(rate) * steps
+    curve = run.tradeoff()
+    assert np.max(curve.upper - curve.lower) <= 1e-3
+    for epsilon in (0.0, 0.07, 0.2):
+        delta = max(laplace_delta(noise, rate, steps, epsilon, reverse) for reverse in (False, True))
+        # 1 - delta - e^epsilon alpha touches the curve, which lies above it everywhere else
+        short = curve.upper + math.exp(epsilon) * curve.alpha - (1 - float(delta))
+        assert -1e-12 <= short.min() <= 1e-3

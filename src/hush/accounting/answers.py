@@ -45,6 +45,7 @@ _FURTHEST = 1e6  # epsilons beyond are asked no more: delta is no larger there
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _ENOUGH = 0.01  # the relative width of an interval that no other engine makes narrower
 _FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsilon
+_FAR_OUT = 100.0  # an epsilon beyond which a curve shows nothing
 _CURVED = 1.5e-4  # of delta: what a whole curve of heavy tails may be off
 _HEAVY_POWER = 4.0  # by which epsilons are denser near 0
 _UNSEEN = 0.02  # of a delta too small to be seen on it
@@ -223,7 +224,9 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
         lower, upper = np.array([low for low, _ in found]), np.array([high for _, high in found])
     elif finite is not None:
         lower, upper = finite(epsilons)
-    elif epsilons.size > _FEW and _is_heavy(mechanism, floor):
+    elif epsilons.size > _FEW and (
+        _is_heavy(mechanism, floor) or (epsilons[-1] < _FAR_OUT and _is_fine(mechanism, floor))
+    ):
         most = _CURVED if floor == 0 else _UNSEEN
         lower, upper = heavy_curve(directions(mechanism, floor), epsilons, _CURVED, most)
     else:
@@ -354,6 +357,12 @@ def _is_heavy(mechanism: Mechanism, floor: float) -> bool:
     if has_renyi(mechanism) or any(isinstance(part, Group) for part, _ in mechanism.parts()):
         return False
     return all(heavy.is_simple(steps) for steps in directions(mechanism, floor))
+
+
+def _is_fine(mechanism: Mechanism, floor: float) -> bool:
+    """Whether a whole curve is one of samples whose losses may be too fine for a lattice."""
+    samples = all(isinstance(part, Poisson | Uniform) for part, _ in mechanism.parts())
+    return samples and all(heavy.is_fine(steps) for steps in directions(mechanism, floor))
 
 
 def error_sum(mechanism: Mechanism) -> Bounds:

@@ -15,7 +15,7 @@ import numpy as np
 from hush.accounting import crossing
 from hush.accounting.cells import MANY, Rough, Seen, Steps, aim_at, bin_edges, rough_look
 from hush.accounting.crossing import EPSILON_LIMIT, certified_root
-from hush.accounting.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.losses import Array, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.projection import ProjectedPair
 from hush.accounting.sides import Chernoff, Curve, one_sided, sides, two_sided, what_was_seen
 
@@ -23,6 +23,7 @@ _TERMS = 600_000_000  # products of a point and a node in one answer
 _FINEST = 8e-13  # nothing narrower is asked for
 _GLANCE = 1e-3  # of log delta: as good as needed where only its size is asked for
 _DEEPEST = -300.0  # log delta: far below, tails are cut off (`projection`), and all that is shown is that it is small
+_VERY_MANY = 100_000  # steps
 _ORDERS = np.geomspace(0.3, 300.0, 30)  # over epsilon: where Chernoff's bound is tried
 
 
@@ -50,6 +51,14 @@ def fits(steps: Steps) -> bool:
 def is_simple(steps: Steps) -> bool:
     """Whether tails are heavy and kinds are few, so that lines cost little; and there is more than one release."""
     return len(steps) < MANY and fits(steps) and sum(count for _, count in steps) > 1
+
+
+def is_fine(steps: Steps) -> bool:
+    """Whether steps are few kinds of samples, of Laplace noise too, and very many: losses too fine for a lattice."""
+    samples = [pair.pair if isinstance(pair, Reversed) else pair for pair, _ in steps]
+    known = all(isinstance(s, Poisson | Uniform) and isinstance(s.inner, GaussianPair | LaplacePair) for s in samples)
+    many = sum(count for _, count in steps) > _VERY_MANY
+    return known and many and len(steps) < MANY and any(isinstance(_inner(pair), LaplacePair) for pair in samples)
 
 
 def serves(steps: Steps) -> bool:
