@@ -286,7 +286,9 @@ class Part:
         inside = _places(self.model, low, high, unsure / (1 + aim.tilt), _CORNERS // size, finer)
         top = grouped.largest(self.group)
         if last > _NEAR_TOP * top:  # where delta falls to 0
-            inside = np.unique(np.append(inside, top - top * np.geomspace(1e-6, 1 - _NEAR_TOP, _TOWARDS * finer)))
+            near = top - top * np.geomspace(1e-6, 1 - _NEAR_TOP, _TOWARDS * finer)
+            near = near[self.model.at(near) > _DEPTHS[-1]]  # of what is deeper less is known than that it is small
+            inside = np.unique(np.append(inside, near))
         outside = [np.zeros(1)]
         outside += [_spread(self.model, 0.0, low, _OUTSIDE * finer)] if low > 0 else []
         outside += [_spread(self.model, high, last, _OUTSIDE * finer)] if high < last else []
