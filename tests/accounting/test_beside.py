@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
 from hush.accounting import Gaussian, Guarantees, Laplace, beside
-from hush.accounting.mechanisms import Mechanism
+from hush.accounting.mechanisms import REPLACE_ONE, Mechanism
 
 Array = NDArray[np.float64]
 
@@ -136,3 +136,14 @@ def test_what_leaks_is_told_where_nothing_else_is_left() -> None:
     assert found.lower <= truth <= found.upper <= 1.001 * found.lower
     far = both.epsilon(0.5 * truth)
     assert (far.lower, far.upper) == (1e4, math.inf)
+
+
+def test_a_group_that_tells_next_to_nothing_changes_nothing() -> None:
+    """Its delta(0) is below all that counts; the other group is one plain release of 7 sqrt(323)/2.3 in closed form."""
+    little = Gaussian(63.469, REPLACE_ONE).uniform(21, of=3_924_836) * 13
+    both = little.group(7) + (Gaussian(2.33576, REPLACE_ONE) * 323).group(7)
+    mu, epsilon = 7 * math.sqrt(323) / 2.33576, 1620.0
+    truth = float(ndtr(mu / 2 - epsilon / mu) - math.exp(epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))))
+    found = both.delta(epsilon)
+    assert found.lower <= truth * (1 + 1e-3)
+    assert truth * (1 - 1e-9) <= found.upper <= truth * (1 + 1e-2)

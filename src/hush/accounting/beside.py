@@ -212,7 +212,7 @@ class Part:
         for _ in range(self.group.size - 1):
             reached = np.where(reached <= alpha[-1], np.interp(reached, alpha, power), 0.0)
         small = reached < self.log_floor
-        return float(self.model.epsilons[int(np.argmax(small)) if small.any() else -1])
+        return float(self.model.epsilons[max(int(np.argmax(small)), 1) if small.any() else -1])
 
     @cached_property
     def law(self) -> Scattered | None:
@@ -349,5 +349,5 @@ def _spread(model: Model, low: float, high: float, count: int) -> Array:
 
 def _passed(model: Model, low: float, high: float) -> tuple[Array, Array]:
     dense = np.linspace(low, high, 2001)
-    roots = np.sqrt(np.maximum(-np.gradient(model.at(dense), dense), 1e-9))
+    roots = np.sqrt(np.fmax(-np.gradient(model.at(dense), dense), 1e-9))
     return dense, np.append(0.0, np.cumsum(0.5 * (roots[1:] + roots[:-1]) * np.diff(dense)))
