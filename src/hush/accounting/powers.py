@@ -87,6 +87,9 @@ class Power:
         finite = losses < np.inf
         infinite += float(p[~finite].sum())
         losses, p, q = losses[finite], p[finite], q[finite]
+        if margin < 0:  # a piece across the diagonal is its own mirror image, whatever loss rounding gives it
+            once = infinite + np.cumsum(p + q) <= 1
+            losses, p, q = losses[once], p[once], q[once]
         rest = max(0.0, 1 - infinite - float(p.sum() + q.sum()))
         middle = [(0.0, rest, rest)] if rest > 0 else []
         if margin > 0:
