@@ -16,7 +16,7 @@ from hush.accounting.closed import inner_loss
 from hush.accounting.doubts import SampleBins, doubts, sample_bins
 from hush.accounting.laws import UNDERFLOW, spread
 from hush.accounting.losses import Array, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
-from hush.accounting.points import Points
+from hush.accounting.points import LOOSE, Points, loss_range
 from hush.accounting.projection import ProjectedPair
 
 _UNIT = 2.0**-50
@@ -74,7 +74,11 @@ def directed(pair: Pair, edges: Array, *, cut: bool = False) -> tuple[Points, Po
     logs, doubt = _far_logs(pair, edges)
     masses = _spread_down(more_p, more_q, more_gain, edges, bins.moved, logs - doubt)
     places = np.append(edges + bins.moved, 0.0)
-    more = _points(places, np.append(masses, atom[1]), float(more_p[-1]) + _missed(pair), directed=True)
+    # masses too small for floating point: at the largest loss, or, where there is none, at an infinite one
+    last, missed = int(np.searchsorted(edges, loss_range(pair)[1] * (1 + LOOSE))), _missed(pair)
+    if last < edges.size:
+        masses[last], missed = masses[last] + missed, 0.0
+    more = _points(places, np.append(masses, atom[1]), float(more_p[-1]) + missed, directed=True)
     less_p = _told(pair, less_p)
     far = np.isfinite(logs)
     known = (less_p > 0) & ((less_q > UNDERFLOW) | far)

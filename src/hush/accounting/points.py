@@ -23,7 +23,7 @@ from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, Laplace
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
 
 _BLOCK = 64  # nodes in a row, at most
-_LOOSE = 2e-13  # of a largest loss: what sampling it loses, at rates from 1e-300 on
+LOOSE = 2e-13  # of a largest loss: what sampling it loses, at rates from 1e-300 on
 
 
 class Scattered(Protocol):
@@ -316,7 +316,7 @@ def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     unsure = doubts(pair, p, q, edges)
     masses, infinite = spread(*unsure.more(p, q), edges)
     # masses too small for floating point: at the largest loss, or, where there is none, at an infinite one
-    last = int(np.searchsorted(edges, loss_range(pair)[1] * (1 + _LOOSE)))
+    last = int(np.searchsorted(edges, loss_range(pair)[1] * (1 + LOOSE)))
     if last < edges.size:
         masses[last] += UNDERFLOW
         more = _points(edges, masses, infinite, binned=True)
