@@ -51,6 +51,7 @@ _HEAVY_POWER = 4.0  # by which epsilons are denser near 0
 _UNSEEN = 0.02  # of a delta too small to be seen on it
 _MANY = 25  # different steps, of which a survey tells enough to choose points by
 _FEW = 4  # epsilons that may each have a look of their own
+_SHARPLY = 2e-5  # of delta: and of sampled Gaussians where no line is sharp
 _SHOWN = 0.3  # of the tolerance: what a whole curve need not tell apart of delta
 _VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
 _SMALLEST = 1e-300
@@ -217,7 +218,7 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
     by_links = isinstance(mechanism, Group) and gaussian is None and epsilons.size <= _FEW and grouped.fits(mechanism)
     finite = None if gaussian is not None or by_links else _finite_curve(mechanism, floor)
     if gaussian is not None:
-        lower, upper = subsampled.log_delta(gaussian, epsilons)
+        lower, upper = subsampled.log_delta(gaussian, epsilons, _SHARPLY if floor > 0 else 0.0)
     elif by_links:
         assert isinstance(mechanism, Group)
         found = [grouped.log_delta(mechanism, float(epsilon), usual_tolerance(mechanism)) for epsilon in epsilons]

@@ -83,9 +83,12 @@ def _mirrored_epsilon(curve: Curve, epsilon: float, target: float) -> tuple[floa
     return (low, high) if is_narrow(low, high) else None
 
 
-def log_delta(composition: Composition, epsilons: Array) -> tuple[Array, Array]:
-    """Certified bounds on log delta at ascending epsilons >= 0, the larger of the two directions."""
-    lower, upper, curves = _log_delta(composition, REMOVE, epsilons)
+def log_delta(composition: Composition, epsilons: Array, shown: float = 0.0) -> tuple[Array, Array]:
+    """Certified bounds on log delta at ascending epsilons >= 0, the larger of the two directions.
+
+    Where many are asked for and no line is sharp, delta itself need be known no better than what is `shown`.
+    """
+    lower, upper, curves = _log_delta(composition, REMOVE, epsilons, shown)
     if not composition.steps:
         return lower, upper
     rivals = (epsilons > 0) & (chernoff_curve(composition, ADD, epsilons) > lower)  # at 0 both are the same
@@ -95,7 +98,7 @@ def log_delta(composition: Composition, epsilons: Array) -> tuple[Array, Array]:
         lower[known], upper[known] = np.maximum(lower[known], low[known]), np.maximum(upper[known], high[known])
         rivals &= ~known
     if rivals.any():
-        low, high, _ = _log_delta(composition, ADD, epsilons[rivals])
+        low, high, _ = _log_delta(composition, ADD, epsilons[rivals], shown)
         lower[rivals], upper[rivals] = np.maximum(lower[rivals], low), np.maximum(upper[rivals], high)
     poor = upper - lower > 1  # far beyond what any line resolves
     if poor.any():
@@ -271,7 +274,9 @@ def _log_short_of_one(composition: Composition, direction: int, epsilons: Array)
 
 
 @_QUIETLY
-def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tuple[Array, Array, list[Curve]]:
+def _log_delta(
+    composition: Composition, direction: int, epsilons: Array, shown: float
+) -> tuple[Array, Array, list[Curve]]:
     """Certified bounds on log delta in one direction, at ascending epsilons: one line serves all that are near it.
 
     And the curves that they were read from.
@@ -316,7 +321,7 @@ def _log_delta(composition: Composition, direction: int, epsilons: Array) -> tup
         waiting, ahead = waiting[~done], 4 * spread
     if poor:
         at = np.array(sorted(poor))
-        low, high = lattice.log_delta(composition.pairs(direction), epsilons[at])
+        low, high = lattice.log_delta(composition.pairs(direction), epsilons[at], shown=shown)
         lower[at], upper[at] = np.fmax(lower[at], low), np.fmin(upper[at], high)
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper), curves
 
