@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from busy import BUSY
 
-from hush.accounting import Bounds, Gaussian, Guarantees, Laplace, Mechanism, Projected
-from hush.accounting.hopeless import log_delta_above, surely_beyond
+from hush.accounting import REPLACE_ONE, Bounds, Gaussian, Guarantees, Laplace, Mechanism, Projected
+from hush.accounting.hopeless import log_delta_above, log_short_of_one, surely_beyond
 from hush.accounting.losses import GaussianPair, LaplacePair, Poisson, randomised_response
 
 
@@ -37,7 +37,8 @@ def test_what_is_just_below_the_limit_is_not_taken_for_hopeless() -> None:
     for steps in (18_000, 19_980):
         assert not surely_beyond([(GaussianPair(1.0), steps)], math.log(0.9))
     assert surely_beyond([(GaussianPair(1.0), 22_000)], math.log(0.3))
-    assert not surely_beyond([(GaussianPair(1.0), 22_000)], math.log(1 - 1e-9))
+    assert surely_beyond([(GaussianPair(1.0), 22_000)], math.log(1 - 1e-9))  # 1 - delta is 8e-12
+    assert not surely_beyond([(GaussianPair(1.0), 22_000)], math.log(1 - 1e-14))
 
 
 @pytest.mark.parametrize("epsilon", [10.0, 1000.0, 1e4])
@@ -50,6 +51,34 @@ def test_a_delta_next_to_one_is_seen_and_never_too_large(epsilon: float, part: f
     assert seen <= exact
     if part == 3.0 and epsilon >= 1000:
         assert seen > -2e-3
+
+
+@pytest.mark.parametrize(("epsilon", "count"), [(0.5, 400), (1.0, 300), (3.0, 40), (20.0, 4)])
+def test_what_is_left_of_one_is_seen_and_never_too_small(epsilon: float, count: int) -> None:
+    """Randomised responses: 1 - delta(0) is a sum over binomials."""
+    with mpmath.workdps(50):
+        p = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon)))
+        exact = mpmath.log(
+            sum(
+                mpmath.binomial(count, k) * min(p**k * (1 - p) ** (count - k), (1 - p) ** k * p ** (count - k))
+                for k in range(count + 1)
+            )
+        )
+    for pair in (randomised_response(epsilon), randomised_response(epsilon).reverse()):
+        assert exact <= log_short_of_one([(pair, count)], 0.0) <= 0.95 * exact + 5
+    log_half = float(mpmath.log((1 + mpmath.exp(-mpmath.mpf(epsilon))) / 2))  # a sample of half the records
+    sampled = log_short_of_one([(Poisson(randomised_response(epsilon), 0.5), count)], 0.0)
+    assert count * log_half - 1e-9 <= sampled < 0
+
+
+def test_delta_next_to_one_takes_no_composition() -> None:
+    assert (Laplace(1.0) * 10**9).epsilon(1 - 1e-7) == Bounds(1e4, math.inf)
+    for run in (
+        Laplace(1.0) * 10**9,
+        Projected(0.9, 3) * 56_000_000,
+        Gaussian(0.2, REPLACE_ONE).uniform(4, of=54) * 10**7,
+    ):
+        assert run.delta(0.0).lower > 1 - 1e-14
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -26,7 +26,7 @@ from hush.accounting.errors import (
     lines_from_curve,
 )
 from hush.accounting.groups import Group
-from hush.accounting.hopeless import least_delta, surely_beyond
+from hush.accounting.hopeless import least_delta, log_short_of_one, surely_beyond
 from hush.accounting.kinds import FAR_BELOW, Steps, directions, gaussian_composition, has_renyi, refuse_extremes
 from hush.accounting.kinds import tolerance as usual_tolerance
 from hush.accounting.leaks import left_of, log_holds, sampled_leaks, without_leaks
@@ -45,6 +45,7 @@ _FURTHEST = 1e6  # epsilons beyond are asked no more: delta is no larger there
 _NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 _ENOUGH = 0.01  # the relative width of an interval that no other engine makes narrower
 _FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsilon
+_NEXT_TO_ONE = -34.0  # log of 1 - delta: in floating point it is 1
 _FAR_OUT = 100.0  # an epsilon beyond which a curve shows nothing
 _CURVED = 1.5e-4  # of delta: what a whole curve of heavy tails may be off
 _HEAVY_POWER = 4.0  # by which epsilons are denser near 0
@@ -263,6 +264,8 @@ def _log_delta(
     least = least_delta(steps)
     if least > 1 - 1e-9:
         return np.full(len(epsilons), math.log(least)), np.zeros(len(epsilons))
+    if (short := log_short_of_one(steps, float(epsilons[-1]))) < _NEXT_TO_ONE:
+        return np.full(len(epsilons), math.log1p(-math.exp(short))), np.zeros(len(epsilons))
     if scattered.enumerated(steps, _ENUMERABLE) is not None:
         return scattered.log_delta(steps, epsilons, tolerance)
     if len(steps) == 1 and steps[0][1] == 1:
