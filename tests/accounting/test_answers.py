@@ -111,6 +111,9 @@ def test_a_tradeoff_function_may_take_one_number_at_a_time() -> None:
 def test_a_formula_that_loses_its_digits_is_told_where() -> None:
     with pytest.raises(ValueError, match=r"alpha = \d\S*e-17: a formula in 1 - alpha loses its digits here"):
         Tradeoff.of(lambda alpha: ndtr(ndtri(1 - alpha) - 1.0))
+    for function in (lambda alpha: 1 - alpha**2, lambda alpha: 1 + alpha, lambda alpha: np.minimum(1.0, 1.2 - alpha)):
+        with pytest.raises(ValueError, match="lies between 0 and 1 - alpha"):  # cut to 1 - alpha, it promised all
+            Tradeoff.of(function)
     with pytest.raises(ValueError, match=r"not so at alpha = 0.5\."):
         Tradeoff((0.0, 0.5, 1.0), (1.0, 0.7, 0.0))
 

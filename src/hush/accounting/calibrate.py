@@ -84,15 +84,18 @@ def steps(mechanism: CountedFamily, epsilon: float, delta: float) -> int:
 def projections(mechanism: CountedFamily, epsilon: float, delta: float, most: int = _MOST_PROJECTIONS) -> int:
     """The fewest projections that keep the target: epsilon isn't monotone in their number, so they are scanned."""
     _check_target(epsilon, delta)
-    count = 1
+    count, wider = 1, 0.0
     while not _keeps(mechanism(count), epsilon, delta):
-        # every number up to 64, then steps of 2%: what is returned keeps the target in any case
-        count = count + 1 if count < 64 else math.ceil(count * 1.02)
+        # every number up to 64, then wider steps, by far where the most don't keep the target either: a few numbers in
+        # between hardly will; what is returned keeps the target in any case
+        if count == 64:
+            wider = 1.02 if _keeps(mechanism(most), epsilon, delta) else 1.3
+        count = count + 1 if count < 64 else math.ceil(count * wider)
         if count > most:
             raise ValueError(f"No number of projections up to {most} keeps epsilon {epsilon:g} at delta {delta:g}.")
     if count <= 64:
         return count
-    previous = math.floor((count - 1) / 1.02)
+    previous = math.floor((count - 1) / wider)
     for candidate in range(max(previous, 64), count):
         if _keeps(mechanism(candidate), epsilon, delta):
             return candidate
@@ -186,7 +189,7 @@ def _short(value: float) -> float:
 
 
 def _check_target(epsilon: float, delta: float) -> None:
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"The target epsilon must be positive and finite, got {epsilon}.")
+    if not 0 < epsilon <= answers.EPSILON_LIMIT:
+        raise ValueError(f"The target epsilon must be positive and at most {answers.EPSILON_LIMIT:g}, got {epsilon}.")
     if not 0 <= delta < 1:
         raise ValueError(f"The target delta must be at least 0 and below 1, got {delta}.")

@@ -145,7 +145,9 @@ class Mechanism(ABC):
         return self if size == 1 else Group(self, int(size))
 
     def under(self, neighbours: Neighbours) -> Mechanism:
-        """The same release stated for another relation; its noise multiplier is then of that relation's sensitivity.
+        """Noise of the same multiplier for another relation: the multiplier is kept, and is of the new sensitivity.
+
+        That of replacing a record is 2C, so the noise itself is twice as large as for adding or removing one.
 
         Only noise can be restated.  A promise made for one relation says less about the other: (epsilon, 0)-DP for
         adding or removing a record is (2 epsilon, 0)-DP for replacing one.

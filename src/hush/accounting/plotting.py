@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 BLUE, GREY, ORANGE = "#0072B2", "#8a8a8a", "#D55E00"
 """From the palette of Okabe and Ito, which colour-blind readers can tell apart."""
+_CORNER = 0.7  # a sum of errors with no room for words between the curve and the axes
 
 
 def plot_errors(curve: ErrorCurve, axes: Axes | None = None, label: str | None = None, **style: Any) -> Axes:
@@ -29,14 +30,14 @@ def plot_errors(curve: ErrorCurve, axes: Axes | None = None, label: str | None =
     at = float(curve.alpha[int(np.argmin(curve.alpha + curve.lower))])
     least = math.floor(curve.error_sum.lower * 1e4) / 1e4
     beta = float(curve(np.array([at]))[0][0])
-    axes.plot([at], [beta], "o", color=options["color"], markersize=6)
+    axes.plot([at], [beta], "o", color=options["color"], markersize=6, clip_on=False)
     axes.annotate(
         f"errors sum to\nat least {least:.4f}",
         (at, beta),
-        xytext=(-14, -14),
+        xytext=(14, 14) if at + beta < _CORNER else (-14, -14),
         textcoords="offset points",
-        ha="right",
-        va="top",
+        ha="left" if at + beta < _CORNER else "right",
+        va="bottom" if at + beta < _CORNER else "top",
         fontsize=9,
     )
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="type I error (false alarm)", ylabel="type II error (miss)")

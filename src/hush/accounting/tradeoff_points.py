@@ -13,6 +13,7 @@ from hush.accounting.hulls import lower_hull
 from hush.accounting.losses import Atoms, Enclosed
 
 _POINTS = 1.6e-15  # how far off a corner between extended chords may be
+_FORMULA = 1e-9  # what a formula may lose to rounding
 _CORNERS = 8e-16  # how far off the powers at the corners of a curve may be
 
 
@@ -38,7 +39,10 @@ def sample_tradeoff(function: Callable[[Array], Array], points: int) -> tuple[tu
     ends = np.geomspace(1e-14, 0.5, points // 2)
     deep = np.geomspace(1e-60, 1e-14, points // 4)
     alphas = np.unique(np.concatenate([[0.0], deep, ends, 1 - ends, [1.0]]))
-    betas = np.minimum.accumulate(np.clip(_values(function, alphas), 0.0, 1 - alphas))
+    values = _values(function, alphas)
+    betas = np.minimum.accumulate(np.clip(values, 0.0, 1 - alphas))
+    if not np.all(np.abs(values - betas) <= _FORMULA):  # no rounding: it isn't such a function
+        check_tradeoff_points(alphas.tolist(), values.tolist())
     return tuple(alphas.tolist()), tuple(betas.tolist())
 
 

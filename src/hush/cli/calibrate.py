@@ -94,7 +94,8 @@ def _with_placeholder(
     """The run with any value in place of the unknown one, which must not be given."""
     given = {Find.NOISE: noise, Find.STEPS: steps or epochs, Find.RATE: rate, Find.PROJECTIONS: projections}[find]
     if given is not None:
-        raise ValueError(f"The {find} is what --find {find} solves for: leave it out.")
+        options = "--steps and --epochs" if find is Find.STEPS else f"--{find}"
+        raise ValueError(f"--find {find} solves for the {find}: leave {options} out.")
     if find is Find.NOISE:
         noise = 1.0
     elif find is Find.STEPS:

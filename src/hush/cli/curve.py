@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,8 @@ import typer
 from hush.cli.options import JsonOption, about_a_run, parse_whole
 from hush.cli.printing import attacker, print_answer, print_json, relation
 from hush.cli.run import Run
+
+_TITLE = 80  # letters on a line above a picture
 
 FEWEST_POINTS, MOST_POINTS = 10, 100_000
 
@@ -51,7 +54,8 @@ def command(
 
         figure = Figure(figsize=(6, 6), layout="constrained")
         axes = curve.plot(figure.subplots())
-        axes.set_title(f"{run.describe()}\n{relation(run, mechanism)}, {mechanism.tag}", fontsize=8)
+        about = textwrap.fill(run.describe(), _TITLE)
+        axes.set_title(f"{about}\n{relation(run, mechanism)}, {mechanism.tag}", fontsize=8)
         figure.savefig(output, dpi=160)
     if as_json:
         answer = {"file": str(output), "points": points, "min_error_sum": curve.error_sum.lower}
@@ -60,6 +64,6 @@ def command(
     facts = {
         "run": run.describe(),
         "neighbours": relation(run, mechanism),
-        "attacker": attacker(curve.error_sum, run),
+        "attacker": attacker(curve.error_sum, run, mechanism),
     }
     print_answer(str(output), "The trade-off curve, type II against type I error, with its certified band.", facts)

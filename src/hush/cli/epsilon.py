@@ -41,7 +41,8 @@ def command(
         return
     rows = facts(run, mechanism, "epsilon", certified, errors)
     if moments is not None:
-        rows["moments"] = f"epsilon <= {up(moments, 5)} by the moments accountant: true as well, but not as tight"
+        tight = "true as well, but not as tight" if moments >= certified.upper else "all that is known beyond 10000"
+        rows["moments"] = f"epsilon <= {up(moments, 5)} by the moments accountant: {tight}"
     if mechanism.mu is not None:
         rows["Gaussian"] = f"mu-GDP with mu = {up(mechanism.mu)}, exactly"
     elif clt is not None and mu is not None:

@@ -71,6 +71,14 @@ def parse_delta(text: str) -> float:
     return value
 
 
+def parse_noise(text: str) -> float:
+    """A positive noise multiplier."""
+    value = float(parse_number(text))
+    if value <= 0:
+        raise typer.BadParameter(f"must be positive, got {text}.")
+    return value
+
+
 DELTA_HELP = "The probability with which the promise may fail: well below 1/records, e.g. 1e-5 for 10,000 of them."
 
 DeltaOption = Annotated[
@@ -86,7 +94,8 @@ NoiseOption = Annotated[
     float | None,
     typer.Option(
         "--noise",
-        metavar="NUMBER",
+        parser=parse_noise,
+        metavar="NUMBER|A/B",
         rich_help_panel=RUN,
         help="Noise multiplier: the noise's standard deviation divided by the sensitivity. That is the clipping norm C "
         "with Poisson sampling or none, and 2C with uniform sampling, where a record is replaced.",

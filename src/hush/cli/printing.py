@@ -78,7 +78,7 @@ def facts(run: Run, mechanism: Mechanism, name: str, certified: Bounds, errors: 
         "run": run.describe(),
         "neighbours": relation(run, mechanism),
         "certified": f"{down(certified.lower)} <= {name} <= {up(certified.upper)}\n{meaning}",
-        "attacker": attacker(errors, run),
+        "attacker": attacker(errors, run, mechanism),
     }
 
 
@@ -96,12 +96,17 @@ def promise(epsilon: str, delta: str, factor: float, run: Run, mechanism: Mechan
     return f"{verb} any {records}: no outcome becomes more than e^{epsilon}{known} times as likely, plus {delta}."
 
 
-def attacker(errors: Bounds, run: Run) -> str:
+def attacker(errors: Bounds, run: Run, mechanism: Mechanism) -> str:
     """How often one with even odds is right at most, 1 - (smallest sum of both errors)/2, in words."""
-    whom = "one record was" if run.group == 1 else f"{run.group} records were"
+    if mechanism.neighbours.value.startswith("replace"):
+        guessed = (
+            "which of two values one record had" if run.group == 1 else f"which of two sets {run.group} records were"
+        )
+    else:
+        guessed = f"whether {'one record was' if run.group == 1 else f'{run.group} records were'} used"
     share = up(min(100.0, 100 - 50 * errors.lower), 4)
     return (
-        f"one who guesses whether {whom} used, knowing everything else, is right at most {share}% of the time, "
+        f"one who guesses {guessed}, knowing everything else, is right at most {share}% of the time, "
         "where guessing is right 50%"
     )
 
