@@ -275,7 +275,7 @@ def _log_short_of_one(composition: Composition, direction: int, epsilons: Array)
 
 @_QUIETLY
 def _log_delta(
-    composition: Composition, direction: int, epsilons: Array, shown: float
+    composition: Composition, direction: int, epsilons: Array, shown: float = 0.0
 ) -> tuple[Array, Array, list[Curve]]:
     """Certified bounds on log delta in one direction, at ascending epsilons: one line serves all that are near it.
 
