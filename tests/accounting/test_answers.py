@@ -21,6 +21,7 @@ from hush.accounting import (
     Tradeoff,
     answers,
     calibrate,
+    curves,
     limits,
     moments,
 )
@@ -222,7 +223,7 @@ def test_group_privacy_by_curves_encloses_the_gaussian_closed_form(mu: float, si
 
 @pytest.mark.parametrize("points", [10, 50, 1000])
 def test_the_bands_lines_enclose_the_attackers_power_at_any_level_and_coarseness(points: int) -> None:
-    below, above = answers._lines(Gaussian(2.0), points, 1e-100)
+    below, above = curves._lines(Gaussian(2.0), points, 1e-100)
     alpha = np.geomspace(1e-30, 1, 300)
     power = ndtr(ndtri(alpha) + 0.5)
     assert np.all(below.power(alpha) >= power * (1 - 1e-12))

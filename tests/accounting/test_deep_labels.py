@@ -5,6 +5,7 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
+from reference import one_step
 
 from hush.accounting import jumps
 from hush.accounting.contour import REMOVE
@@ -44,17 +45,9 @@ def _log_delta_of_two(rate: float, noise: float, epsilon: float) -> float:
     with mpmath.workdps(40):
         p, sigma, e = mpmath.mpf(rate), mpmath.mpf(noise), mpmath.mpf(epsilon)
 
-        def second(left: mpmath.mpf) -> mpmath.mpf:
-            factor = mpmath.exp(left)
-            if factor <= 1 - p:
-                return 1 - factor
-            place = sigma**2 * mpmath.log(1 + (factor - 1) / p) + mpmath.mpf(1) / 2
-            hit, absent = (mpmath.erfc(x / sigma / mpmath.sqrt(2)) / 2 for x in (place - 1, place))
-            return p * hit + (1 - p - factor) * absent
-
         def both(x: mpmath.mpf) -> mpmath.mpf:
             ratio = 1 - p + p * mpmath.exp(x / sigma - 1 / (2 * sigma**2))
-            return ratio * mpmath.npdf(x) * second(e - mpmath.log(ratio))
+            return ratio * mpmath.npdf(x) * one_step(rate, noise, REMOVE, e - mpmath.log(ratio))
 
         # the second's delta bends within p of a loss of 0
         bend = float(sigma * mpmath.log(1 + (mpmath.exp(e) - 1) / p) + 1 / (2 * sigma))

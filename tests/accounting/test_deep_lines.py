@@ -5,6 +5,7 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
+from reference import one_step
 
 from hush.accounting import Gaussian, contour
 from hush.accounting.contour import ADD, REMOVE
@@ -15,25 +16,15 @@ def _ratio(x: mpmath.mpf, p: mpmath.mpf, sigma: mpmath.mpf) -> mpmath.mpf:
     return 1 - p + p * mpmath.exp(x / sigma - 1 / (2 * sigma**2))
 
 
-def _one(p: mpmath.mpf, sigma: mpmath.mpf, epsilon: mpmath.mpf) -> mpmath.mpf:
-    """delta of one step, a record removed, at an epsilon of any sign."""
-    factor = mpmath.exp(epsilon)
-    if factor <= 1 - p:
-        return 1 - factor
-    place = sigma**2 * mpmath.log(1 + (factor - 1) / p) + mpmath.mpf(1) / 2
-    hit, absent = (mpmath.erfc(x / sigma / mpmath.sqrt(2)) / 2 for x in (place - 1, place))
-    return p * hit + (1 - p - factor) * absent
-
-
 def _truth(rate: float, noise: float, epsilon: float, count: int) -> float:
     with mpmath.workdps(40):
         p, sigma, at = mpmath.mpf(rate), mpmath.mpf(noise), mpmath.mpf(epsilon)
         if count == 1:
-            return float(mpmath.log(_one(p, sigma, at)))
+            return float(mpmath.log(one_step(rate, noise, REMOVE, at)))
 
         def second(x: mpmath.mpf) -> mpmath.mpf:
             ratio = _ratio(x, p, sigma)
-            return ratio * mpmath.npdf(x) * _one(p, sigma, at - mpmath.log(ratio))
+            return ratio * mpmath.npdf(x) * one_step(rate, noise, REMOVE, at - mpmath.log(ratio))
 
         # half of the loss in each step is where most of it comes from
         middle = noise * (epsilon / 2 - np.log(rate)) + 0.5 / noise

@@ -17,8 +17,9 @@ from projected import Kind, composed
 from scipy.special import kve
 
 from hush.accounting import Gaussian, Laplace, Projected, binning, heavy
-from hush.accounting.answers import log_delta_curve, spread_epsilons
+from hush.accounting.answers import log_delta_curve
 from hush.accounting.cells import rough_look
+from hush.accounting.curves import spread_epsilons
 from hush.accounting.kinds import directions
 from hush.accounting.losses import GaussianPair, Poisson
 from hush.accounting.projection import ProjectedPair

@@ -1,10 +1,12 @@
-"""Everything that can be asked of a mechanism, answered by the engine that fits it.
+"""Epsilon and delta of any mechanism, answered by the engine that fits it.
 
 Gaussian, Poisson-subsampled Gaussian and their compositions  -> subsampled (contour integrals, widths of 1e-6 and less)
 anything with a Renyi curve                                    -> moments (upper bounds only)
 one release                                                    -> single (the tails of its loss)
-pure steps and promises that share no lattice                  -> scattered (contour integrals of averaged curves)
-everything else                                                -> lattice (two discretised laws that enclose the truth)
+projected norms, or many kinds of continuous losses            -> heavy (paths sorted by their largest loss)
+groups of records, and groups among other steps                -> grouped, beside (links; laws sharp where it counts)
+other steps that share no lattice                              -> scattered (contour integrals of averaged curves)
+steps on one lattice, and what none of these makes narrow      -> lattice (two discretised laws that enclose the truth)
 """
 
 from __future__ import annotations
@@ -18,13 +20,7 @@ from hush.accounting import beside, crossing, grouped, heavy, lattice, published
 from hush.accounting.asked import heavy_curve
 from hush.accounting.bounded import largest_total
 from hush.accounting.bounds import Bounds
-from hush.accounting.errors import (
-    Array,
-    ErrorCurve,
-    Lines,
-    default_levels,
-    lines_from_curve,
-)
+from hush.accounting.errors import Array
 from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, log_short_of_one, surely_beyond
 from hush.accounting.kinds import FAR_BELOW, Steps, directions, gaussian_composition, has_renyi, refuse_extremes
@@ -48,18 +44,14 @@ _FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsil
 _NEXT_TO_ONE = -34.0  # log of 1 - delta: in floating point it is 1
 _FAR_OUT = 100.0  # an epsilon beyond which a curve shows nothing
 _CURVED = 1.5e-4  # of delta: what a whole curve of heavy tails may be off
-_HEAVY_POWER = 4.0  # by which epsilons are denser near 0
 _UNSEEN = 0.02  # of a delta too small to be seen on it
-_MANY = 25  # different steps, of which a survey tells enough to choose points by
 _FEW = 4  # epsilons that may each have a look of their own
 _SHARPLY = 2e-5  # of delta: and of sampled Gaussians where no line is sharp
 _SHOWN = 0.3  # of the tolerance: what a whole curve need not tell apart of delta
-_VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
 _SMALLEST = 1e-300
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
 _DEEP_TAIL = -250.0  # and one where tails of projections have few digits left
 _ENUMERABLE = 1000  # totals of all steps together
-_LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
 
 
 def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) -> Bounds:
@@ -183,7 +175,7 @@ def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
         return Bounds(0.0, math.ulp(0.0))
     lower, upper = log_delta_curve(mechanism, np.array([at]))
     if epsilon > at:
-        lower = np.array([_log_least(mechanism)])
+        lower = np.array([log_least(mechanism)])
     # What is too small for floating point is small, but an upper bound must not round it down to nothing.
     smallest = math.ulp(0.0) if upper[0] > -math.inf else 0.0
     low, high = (math.exp(end[0]) * (1 + sign * _rounded(end[0])) for end, sign in ((lower, -1), (upper, 1)))
@@ -227,7 +219,7 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
     elif finite is not None:
         lower, upper = finite(epsilons)
     elif epsilons.size > _FEW and (
-        _is_heavy(mechanism, floor) or (epsilons[-1] < _FAR_OUT and _is_fine(mechanism, floor))
+        is_heavy(mechanism, floor) or (epsilons[-1] < _FAR_OUT and _is_fine(mechanism, floor))
     ):
         most = _CURVED if floor == 0 else _UNSEEN
         lower, upper = heavy_curve(directions(mechanism, floor), epsilons, _CURVED, most)
@@ -305,58 +297,13 @@ def _settled(lower: Array, upper: Array, tolerance: float) -> bool:
         return bool(np.all((upper == lower) | (upper - lower <= tolerance * np.maximum(1.0, -upper))))
 
 
-def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
-    """The certified trade-off curve, from `points` certified deltas."""
-    if points < 10:
-        raise ValueError(f"A trade-off curve needs at least 10 points, got {points}.")
-    total = error_sum(mechanism)
-    below, above = _lines(mechanism, points, 1e-15, total)
-    alpha = default_levels(points)
-    curve = ErrorCurve(alpha, alpha, alpha, below, above, total, str(mechanism))
-    lower, upper = curve(alpha)
-    return ErrorCurve(alpha, lower, upper, below, above, total, str(mechanism))
-
-
-def _lines(mechanism: Mechanism, points: int, smallest: float, total: Bounds | None = None) -> tuple[Lines, Lines]:
-    epsilons = spread_epsilons(mechanism, points, smallest)
-    lower, upper = log_delta_curve(mechanism, epsilons, _VISIBLE)
-    if total is not None:  # delta(0) may be known better
-        upper = np.minimum(upper, math.log(1 - total.lower + _TINY))
-    return lines_from_curve(epsilons, lower, upper, math.exp(_log_least(mechanism, _VISIBLE)))
-
-
-def _log_least(mechanism: Mechanism, floor: float = 0.0) -> float:
+def log_least(mechanism: Mechanism, floor: float = 0.0) -> float:
     """log of what delta is at least, at any epsilon, as far as it isn't far below the floor."""
     least = 0.0 if has_renyi(mechanism) else max(least_delta(steps) for steps in directions(mechanism, floor))
     return math.log(least) if least > 0 else -math.inf
 
 
-def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array:
-    """Epsilons from 0 to where delta is that small, or as far as makes sense."""
-    rest = without_leaks(mechanism)[0]
-    far = _roughly(rest, smallest)
-    leaks = _log_least(rest) > -math.inf
-    # a delta below what remains at any epsilon says nothing
-    while math.isinf(far.upper) and smallest < 1e-2 and (leaks or far.lower < _LARGEST_EXPONENT):
-        smallest *= 1e10 if smallest < 1e-20 else 30
-        far = _roughly(rest, min(smallest, 0.5))
-    last = min(far.upper if math.isfinite(far.upper) else max(far.lower, 1.0), _LARGEST_EXPONENT)
-    power = _HEAVY_POWER if _is_heavy(rest, smallest) else 1.5
-    return np.asarray((last or 1.0) * np.linspace(0.0, 1.0, points) ** power)
-
-
-def _roughly(mechanism: Mechanism, delta: float) -> Bounds:
-    """About epsilon, to choose points by: of many different steps a survey says enough."""
-    parts = mechanism.parts()
-    if len(parts) < _MANY or gaussian_composition(mechanism) or any(isinstance(part, Group) for part, _ in parts):
-        return epsilon(mechanism, delta, tolerance=0.05)
-    if has_renyi(mechanism) or math.log(delta) <= _log_least(mechanism):
-        return epsilon(mechanism, delta)
-    found = lattice.guess(directions(mechanism)[0], math.log(delta))
-    return Bounds(found, found) if found < EPSILON_LIMIT else Bounds(EPSILON_LIMIT, math.inf)
-
-
-def _is_heavy(mechanism: Mechanism, floor: float) -> bool:
+def is_heavy(mechanism: Mechanism, floor: float) -> bool:
     """Whether a whole curve is one of a few kinds of heavy-tailed steps."""
     if has_renyi(mechanism) or any(isinstance(part, Group) for part, _ in mechanism.parts()):
         return False
@@ -367,13 +314,6 @@ def _is_fine(mechanism: Mechanism, floor: float) -> bool:
     """Whether a whole curve is one of samples whose losses may be too fine for a lattice."""
     samples = all(isinstance(part, Poisson | Uniform) for part, _ in mechanism.parts())
     return samples and all(heavy.is_fine(steps) for steps in directions(mechanism, floor))
-
-
-def error_sum(mechanism: Mechanism) -> Bounds:
-    """The smallest sum of type I and type II error: 1 - delta(0)."""
-    advantage = delta(mechanism, 0.0)
-    low, high = math.nextafter(1 - advantage.upper, 0.0), math.nextafter(1 - advantage.lower, 2.0)
-    return Bounds(low, min(high, 1.0))
 
 
 def _finite_curve(mechanism: Mechanism, floor: float = 0.0) -> crossing.Curve | None:

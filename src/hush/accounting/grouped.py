@@ -213,7 +213,7 @@ def pair(group: Group, floor: float = 0.0) -> Pair:
 
     They end where what is left adds no more than the floor to the group's delta.  Plain Gaussians stay one.
     """
-    from hush.accounting import answers
+    from hush.accounting import answers, curves
 
     if group.mu is not None:
         return GaussianPair(group.mu)
@@ -224,7 +224,7 @@ def pair(group: Group, floor: float = 0.0) -> Pair:
     else:
         smallest = math.exp(_log_smallest(group, math.log(floor))) if floor > 0 else _SMALLEST
         points = max(100, min(2000, 200_000 // group.size))
-        epsilons = answers.spread_epsilons(group.inner, points, smallest)
+        epsilons = curves.spread_epsilons(group.inner, points, smallest)
         least = max(least_delta(steps) for steps in directions(group.inner))
         log_least = math.log(least) if least > 0 else -math.inf
         below, above = chains.bands(epsilons, *answers.log_delta_curve(group.inner, epsilons), log_least)

@@ -176,15 +176,15 @@ class Mechanism(ABC):
 
     def tradeoff(self, points: int = 1000) -> ErrorCurve:
         """Type II against type I error of the best attack, with a certified band."""
-        from hush.accounting import answers
+        from hush.accounting import curves
 
-        return answers.tradeoff(self, points)
+        return curves.tradeoff(self, points)
 
     def error_sum(self) -> Bounds:
         """The smallest sum of type I and type II error of any attack: 1 - delta(0)."""
-        from hush.accounting import answers
+        from hush.accounting import curves
 
-        return answers.error_sum(self)
+        return curves.error_sum(self)
 
     def advantage(self) -> Bounds:
         """The largest membership-inference advantage, true minus false positive rate: delta(0), the total variation."""

@@ -1,0 +1,74 @@
+"""Whole curves of a mechanism: the certified trade-off curve, and at which epsilons to ask for it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hush.accounting import lattice
+from hush.accounting.answers import EPSILON_LIMIT, delta, epsilon, is_heavy, log_delta_curve, log_least
+from hush.accounting.bounds import Bounds
+from hush.accounting.errors import Array, ErrorCurve, Lines, default_levels, lines_from_curve
+from hush.accounting.groups import Group
+from hush.accounting.kinds import directions, gaussian_composition, has_renyi
+from hush.accounting.leaks import without_leaks
+from hush.accounting.mechanisms import Mechanism
+
+_HEAVY_POWER = 4.0  # by which epsilons are denser near 0
+_MANY = 25  # different steps, of which a survey tells enough to choose points by
+_LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
+_VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
+_ROUNDED = 4e-16
+
+
+def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
+    """The certified trade-off curve, from `points` certified deltas."""
+    if points < 10:
+        raise ValueError(f"A trade-off curve needs at least 10 points, got {points}.")
+    total = error_sum(mechanism)
+    below, above = _lines(mechanism, points, 1e-15, total)
+    alpha = default_levels(points)
+    curve = ErrorCurve(alpha, alpha, alpha, below, above, total, str(mechanism))
+    lower, upper = curve(alpha)
+    return ErrorCurve(alpha, lower, upper, below, above, total, str(mechanism))
+
+
+def _lines(mechanism: Mechanism, points: int, smallest: float, total: Bounds | None = None) -> tuple[Lines, Lines]:
+    epsilons = spread_epsilons(mechanism, points, smallest)
+    lower, upper = log_delta_curve(mechanism, epsilons, _VISIBLE)
+    if total is not None:  # delta(0) may be known better
+        upper = np.minimum(upper, math.log(1 - total.lower + _ROUNDED))
+    return lines_from_curve(epsilons, lower, upper, math.exp(log_least(mechanism, _VISIBLE)))
+
+
+def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array:
+    """Epsilons from 0 to where delta is that small, or as far as makes sense."""
+    rest = without_leaks(mechanism)[0]
+    far = _roughly(rest, smallest)
+    leaks = log_least(rest) > -math.inf
+    # a delta below what remains at any epsilon says nothing
+    while math.isinf(far.upper) and smallest < 1e-2 and (leaks or far.lower < _LARGEST_EXPONENT):
+        smallest *= 1e10 if smallest < 1e-20 else 30
+        far = _roughly(rest, min(smallest, 0.5))
+    last = min(far.upper if math.isfinite(far.upper) else max(far.lower, 1.0), _LARGEST_EXPONENT)
+    power = _HEAVY_POWER if is_heavy(rest, smallest) else 1.5
+    return np.asarray((last or 1.0) * np.linspace(0.0, 1.0, points) ** power)
+
+
+def _roughly(mechanism: Mechanism, delta: float) -> Bounds:
+    """About epsilon, to choose points by: of many different steps a survey says enough."""
+    parts = mechanism.parts()
+    if len(parts) < _MANY or gaussian_composition(mechanism) or any(isinstance(part, Group) for part, _ in parts):
+        return epsilon(mechanism, delta, tolerance=0.05)
+    if has_renyi(mechanism) or math.log(delta) <= log_least(mechanism):
+        return epsilon(mechanism, delta)
+    found = lattice.guess(directions(mechanism)[0], math.log(delta))
+    return Bounds(found, found) if found < EPSILON_LIMIT else Bounds(EPSILON_LIMIT, math.inf)
+
+
+def error_sum(mechanism: Mechanism) -> Bounds:
+    """The smallest sum of type I and type II error: 1 - delta(0)."""
+    advantage = delta(mechanism, 0.0)
+    low, high = math.nextafter(1 - advantage.upper, 0.0), math.nextafter(1 - advantage.lower, 2.0)
+    return Bounds(low, min(high, 1.0))
