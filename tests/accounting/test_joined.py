@@ -104,3 +104,14 @@ def test_answers_that_tell_all_but_everything_are_kept(response: float) -> None:
     # the others lose no more than 100 but for a chance of 1e-300, and without the sampled answer nothing is seen of it
     assert lower <= math.log(0.01) <= upper
     assert run.tradeoff()(1e-6)[0] <= 0.99
+
+
+def test_steps_that_say_nothing_but_a_leak_are_kept_and_cost_nothing() -> None:
+    """A list of one loss had been joined step by step, a billion times, and left out with all that it leaks."""
+    silent, leaking = Atoms((0.0,), (1.0,), (1.0,)), Atoms((0.0,), (0.9,), (0.9,), 0.1, 0.1)
+    (steps,) = directions(RandomisedResponse(0.3) + RandomisedResponse(0.2))
+    fewer, _ = joined((*steps, (leaking, 1)))
+    finite = math.prod((1 - pair.infinite) ** count for pair, count in fewer)
+    assert finite == pytest.approx(0.9, rel=1e-15)
+    fewer, _ = joined((*steps, (silent, 10**9)))
+    assert [count for _, count in fewer] == [1, 10**9]

@@ -81,6 +81,17 @@ def test_narrow_bins_say_what_the_outcomes_do() -> None:
     np.testing.assert_allclose(more.log_delta(at), truth, atol=2e-3)
 
 
+def test_losses_that_rounding_may_exchange_keep_their_order() -> None:
+    """A mass of e^-700 has a loss that is good to 1e-12 only: raised by that it passes the next, of mass 1."""
+    edges = np.array([0.5, 1.0, 2.0])
+    losses = 1.0 - np.array([2e-14, 1e-14, -1.0])
+    outcomes = Outcomes(losses, np.array([-700.0, math.log(0.9), math.log(0.1)]), 0.0)
+    more = outcomes.more(edges)
+    for epsilon in (0.0, 0.7, 1.0, 1.5):
+        law = Outcomes(more.losses, more.logs, more.infinite)
+        assert _log_delta(law, 1, epsilon) >= _log_delta(outcomes, 1, epsilon)
+
+
 def _two_laplace(first: float, second: float, epsilon: float) -> float:
     """delta of two Laplace releases: the second's loss is mu - 2x, x exponential, between two atoms."""
 

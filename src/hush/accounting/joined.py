@@ -31,7 +31,7 @@ def joined(steps: Steps) -> tuple[tuple[tuple[Pair, int], ...], float]:
         atoms = finite(pair)
         if isinstance(pair, GaussianPair):
             squared, terms = squared + count * pair.mu**2, terms + 1
-        elif atoms is not None and len(atoms.losses) ** count <= _MOST:
+        elif atoms is not None and 1 < len(atoms.losses) <= _MOST ** (1 / count):
             for _ in range(count):
                 if len(lists[-1].losses) * len(atoms.losses) > _MOST:
                     lists.append(Atoms((0.0,), (1.0,), (1.0,)))

@@ -116,7 +116,7 @@ class Outcomes:
 
         From P- and Q-mass kept, (1 - e^{lo-l})/(1 - e^{lo-hi}) of the P-mass goes to the upper end.
         """
-        losses = self.losses + self.unsure
+        losses = np.maximum.accumulate(self.losses + self.unsure)  # what is unsure may exchange them
         beyond = losses > edges[-1]
         infinite = (self.infinite + float(np.exp(self.logs[beyond]).sum())) * (1 + 1e-12) + UNDERFLOW
         losses, logs, unsure = np.maximum(losses[~beyond], edges[0]), self.logs[~beyond], self.unsure[~beyond]
