@@ -71,6 +71,18 @@ def test_composition_is_commutative_and_associative_and_counts_equal_steps_toget
     assert a * 1 == a
 
 
+def test_a_list_of_mechanisms_adds_up() -> None:
+    parts = [Gaussian(1.0), Laplace(2.0), Gaussian(1.0)]
+    assert sum(parts) == parts[0] + parts[1] + parts[2]
+    with pytest.raises(TypeError):
+        1 + parts[0]  # type: ignore[operator]
+
+
+def test_both_ends_of_an_answer_can_be_taken_at_once() -> None:
+    lower, upper = Gaussian(1.0).epsilon(1e-5)
+    assert Bounds(lower, upper) == Gaussian(1.0).epsilon(1e-5)
+
+
 def test_thousands_of_steps_group_into_the_distinct_ones() -> None:
     run = compose([(Gaussian(1.0 + (i % 5)), 1) for i in range(5000)])
     assert [count for _, count in run.parts()] == [1000] * 5

@@ -110,6 +110,17 @@ def test_constructors_from_continuous_distributions_agree_with_the_closed_forms(
     assert t.kl(t.from_distributions(stats.norm(0, 1), stats.norm(1.2, 1))) == pytest.approx(0.72, rel=1e-9)
 
 
+def test_discrete_distributions_of_scipy_are_taken_outcome_by_outcome() -> None:
+    k = np.arange(11)
+    by_hand = t.from_distributions(stats.binom.pmf(k, 10, 0.3), stats.binom.pmf(k, 10, 0.4))
+    assert t.distance(t.from_distributions(stats.binom(10, 0.3), stats.binom(10, 0.4)), by_hand) < 1e-15
+    # rejecting at k and above is the best test of two Poisson distributions
+    counts = t.from_distributions(stats.poisson(3.0), stats.poisson(5.0))
+    assert np.allclose(counts(stats.poisson.sf(np.arange(20), 3.0)), stats.poisson.cdf(np.arange(20), 5.0), atol=1e-13)
+    with pytest.raises(ValueError, match="group them into fewer"):
+        t.from_distributions(stats.geom(1e-9), stats.geom(2e-9))
+
+
 def test_a_ratio_that_is_not_monotone_is_handled_from_above_by_a_fine_partition() -> None:
     """T(N(0,1), N(0,4)) rejects outside an interval: f(alpha) = P(|N(0,4)| <= z) with z the two-sided quantile."""
     f = t.from_distributions(stats.norm(0, 1), stats.norm(0, 2))

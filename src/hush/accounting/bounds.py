@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -24,6 +25,10 @@ class Bounds:
     @property
     def middle(self) -> float:
         return self.upper if math.isinf(self.upper) else 0.5 * (self.lower + self.upper)
+
+    def __iter__(self) -> Iterator[float]:
+        """So that `lower, upper = run.epsilon(1e-5)` works."""
+        return iter((self.lower, self.upper))
 
     def __contains__(self, value: float) -> bool:
         return self.lower <= value <= self.upper

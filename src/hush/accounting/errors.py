@@ -105,7 +105,7 @@ def lines_from_curve(epsilons: Array, log_lower: Array, log_upper: Array, least:
     corners_y, corners = [math.exp(at) for at, _ in found], [math.exp(value) for _, value in found]
     # beyond the last epsilon delta is at least that: the steepest line
     intercepts = np.concatenate([lower, corners, [least]])
-    above = Lines(intercepts, np.concatenate([y, corners_y, [y[-1] * 1.0]]), 1 - intercepts)
+    above = Lines(intercepts, np.concatenate([y, corners_y, y[-1:]]), 1 - intercepts)
     below = Lines(upper, y, 1 - upper)
     return below.mirrored(), above.mirrored()
 
@@ -196,6 +196,3 @@ def default_levels(points: int) -> Array:
     """Type I errors from 0 to 1, denser towards both ends."""
     t = np.linspace(0.0, 1.0, points)
     return np.asarray(0.5 * (1 - np.cos(np.pi * t)))
-
-
-# Trade-off functions given by points

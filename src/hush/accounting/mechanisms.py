@@ -116,6 +116,10 @@ class Mechanism(ABC):
         """One mechanism after the other, on the same data."""
         return compose([(self, 1), (other, 1)])
 
+    def __radd__(self, other: int) -> Mechanism:
+        """So that `sum` composes a list: it starts from 0, which is nothing released."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
     def poisson(self, rate: float) -> Mechanism:
         """On a sample in which each record takes part by its own coin flip of probability `rate`."""
         from hush.accounting.sampled import Poisson

@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 
 # Integrals over [0, 1] run over z with x = Phi(-z): both ends are resolved, and 1 - 1e-16 is where doubles end.
 _Z_LOW, _Z_HIGH = -8.2, 37.5
+_MOST_OUTCOMES = 10**7
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
@@ -286,11 +287,13 @@ def laplace(mu: float) -> Curve:
 
 
 def from_distributions(null: Any, alternative: Any, cells: int = 20_000) -> TradeoffFunction:
-    """T(P, Q) of two discrete distributions (arrays of probabilities) or two continuous ones (frozen scipy.stats).
+    """T(P, Q) of two distributions: arrays of probabilities, or two of scipy.stats, both discrete or both continuous.
 
     Continuous distributions with a monotone likelihood ratio give the exact curve. Others are cut into some `cells`
     pieces at quantiles of both, each piece one outcome: a post-processing, so f comes out too large, by about 1/cells.
     """
+    if hasattr(null, "pmf") and hasattr(alternative, "pmf"):
+        return _from_probabilities(*_whole_numbers(null, alternative))
     if not hasattr(null, "logpdf"):
         return _from_probabilities(null, alternative)
     lower = np.sort(np.concatenate([d.ppf(np.linspace(1e-9, 1 - 1e-9, cells // 2 + 1)) for d in (null, alternative)]))
@@ -303,6 +306,21 @@ def from_distributions(null: Any, alternative: Any, cells: int = 20_000) -> Trad
     edges = np.unique(lower)
     masses = [np.diff(np.concatenate([[0.0], d.cdf(edges), [1.0]])) for d in (null, alternative)]
     return _from_probabilities(*masses)
+
+
+def _whole_numbers(null: Any, alternative: Any) -> list[Array]:
+    """Probabilities of the whole numbers on which two distributions live, those beyond 1e-16 of either joined."""
+    ends = [(*d.support(), d.ppf(1e-16), d.isf(1e-16)) for d in (null, alternative)]
+    low = min(a if math.isfinite(a) else first for a, _, first, _ in ends)
+    high = max(b if math.isfinite(b) else last for _, b, _, last in ends)
+    if not high - low < _MOST_OUTCOMES:
+        raise ValueError(f"These distributions have more than {_MOST_OUTCOMES:,} outcomes: group them into fewer.")
+    outcomes = np.arange(low, high + 1)
+    masses = [np.asarray(d.pmf(outcomes), dtype=np.float64) for d in (null, alternative)]
+    for d, mass in zip((null, alternative), masses, strict=True):
+        mass[0] += d.cdf(low - 1)
+        mass[-1] += d.sf(high)
+    return masses
 
 
 def _from_probabilities(null: ArrayLike, alternative: ArrayLike) -> PiecewiseLinear:

@@ -30,7 +30,13 @@ def command(
         ),
     ] = Path("tradeoff.png"),
     points: Annotated[
-        int, typer.Option("--points", parser=parse_whole, metavar="COUNT", help="Points on the curve, at least 10.")
+        int,
+        typer.Option(
+            "--points",
+            parser=parse_whole,
+            metavar="COUNT",
+            help="Points on the curve, at least 10; few of them make the band wider.",
+        ),
     ] = 1000,
     as_json: JsonOption = False,
 ) -> None:

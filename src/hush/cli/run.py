@@ -23,6 +23,11 @@ class Sampling(StrEnum):
     UNIFORM = "uniform"
     NONE = "none"
 
+    @property
+    def named(self) -> str:
+        """As in prose: Poisson was a man."""
+        return "Poisson" if self is Sampling.POISSON else self.value
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -70,7 +75,7 @@ class Run:
     def required_rate(self) -> Rate:
         if self.rate is None:
             raise ValueError(
-                f"{self.sampling.value.capitalize()} sampling needs --rate, a number or a fraction such as 256/60000; "
+                f"{self.sampling.named.capitalize()} sampling needs --rate, a number or a fraction such as 256/60000; "
                 "without sampling, say --sampling none."
             )
         return self.rate
@@ -79,7 +84,9 @@ class Run:
         """In words, for people."""
         norms = "" if self.projections is None else f"{count(self.projections, 'projection')}, "
         unit = " (times the sensitivity 2C of a replacement)" if self.sampling is Sampling.UNIFORM else ""
-        sampling = "no sampling" if self.sampling is Sampling.NONE else f"{self.sampling} sampling at rate {self.rate}"
+        sampling = (
+            "no sampling" if self.sampling is Sampling.NONE else f"{self.sampling.named} sampling at rate {self.rate}"
+        )
         return f"{count(self.steps, 'step')}, {norms}Gaussian noise {self.noise:.10g}{unit}, {sampling}"
 
     def as_json(self) -> dict[str, Any]:
