@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import integrate
 from scipy.special import log_ndtr, ndtr
 
-from hush.accounting import Gaussian, Guarantees, Laplace, beside
+from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, RandomisedResponse, beside
 from hush.accounting.mechanisms import REPLACE_ONE, Mechanism
 
 Array = NDArray[np.float64]
@@ -174,3 +174,15 @@ def test_a_piece_across_the_diagonal_is_not_counted_twice() -> None:
     truth = sum(chance * with_laplace(epsilon - loss) for loss, chance in losses)
     assert found.lower <= truth * (1 + 1e-12)
     assert truth <= found.upper * (1 + 1e-12)
+
+
+def test_delta_at_zero_where_all_points_of_a_curve_decide() -> None:
+    """No other points were left to ask for, which had been an error; by exact sums over all outcomes, 0.467890302556878.
+
+    (Power curves are the concave hulls of both directions' corners, composed six times and multiplied out.)
+    """
+    coins = RandomisedResponse(0.38, ADD_REMOVE).poisson(0.0011).group(6)
+    run = coins * 2 + Guarantees.of(0.21, 1e-4, ADD_REMOVE).group(6)
+    found = run.delta(0.0)
+    assert found.lower <= 0.467890302556878 <= found.upper
+    assert found.width < 1e-3

@@ -144,7 +144,8 @@ class Atoms:
         losses, p = np.asarray(self.losses), np.asarray(self.p)
         found = np.empty(epsilons.shape)
         order = np.argsort(epsilons, kind="stable")
-        for few in np.array_split(order, -(-epsilons.size // _TOGETHER)):
+        for start in range(0, order.size, _TOGETHER):
+            few = order[start : start + _TOGETHER]
             own, last = epsilons[few], float(epsilons[few[-1]])
             far = losses > last
             near = (losses > own[0]) & ~far
