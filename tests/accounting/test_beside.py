@@ -177,7 +177,7 @@ def test_a_piece_across_the_diagonal_is_not_counted_twice() -> None:
 
 
 def test_delta_at_zero_where_all_points_of_a_curve_decide() -> None:
-    """No other points were left to ask for, which had been an error; by exact sums over all outcomes, 0.467890302556878.
+    """No other points were left to ask for, which had been an error; by exact sums over all outcomes 0.46789030255688.
 
     (Power curves are the concave hulls of both directions' corners, composed six times and multiplied out.)
     """
