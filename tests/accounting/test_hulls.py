@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 
 from hush.accounting import Tradeoff
 from hush.accounting.hulls import lower_hull
@@ -136,3 +137,31 @@ def test_a_group_of_points_is_not_beyond_all_epsilons() -> None:
     betas = (0.6813584202181726, 0.6813340805573245, 2.220446049250313e-16, 0.0)
     found = Tradeoff(alphas, betas).group(2).epsilon(0.46789548794614166)
     assert found.lower <= 32.30036113 <= found.upper
+
+
+def test_steep_lines_count_what_their_losses_are_rounded() -> None:
+    """Losses of hundreds are good to 1e-14, and so is delta beside them: it had been 1e-14 too small, or too large.
+
+    Where the function falls like e^300, delta(eps) is the most that a corner has: 1 - beta - e^eps alpha.
+    """
+    mp.dps = 60
+    betas = tuple(Fraction(number, 16) for number in (15, 12, 9, 7, 6, 0))
+    for scale in (1e-90, 1.7e-100, 1.3e-142, 3e-170):
+        alphas = (*(Fraction(scale * k) for k in (0, 1, 2.5, 6, 11)), Fraction(1))
+        falls = [(b - c) / (y - x) for (x, y), (b, c) in zip(pairwise(alphas), pairwise(betas), strict=True)]
+        corners = [(alphas[0], betas[1] + falls[1] * alphas[1])]
+        for k in (1, 2, 3):  # where the chords before and after meet
+            before, after, start, end = falls[k - 1], falls[k + 1], alphas[k], alphas[k + 1]
+            at = (betas[k] + before * start - betas[k + 1] - after * end) / (before - after)
+            corners.append((at, betas[k] - before * (at - start)))
+        promised = Tradeoff(tuple(map(float, alphas)), tuple(map(float, betas)))
+        for fall in falls[:4]:
+            for nudge in (-3e-15, -1e-15, -1e-16, 0.0, 1e-16, 1e-15):
+                epsilon = float(mp.log(_exact(fall))) * (1 + nudge)
+                truth = max(1 - _exact(beta) - mp.exp(mpf(epsilon)) * _exact(alpha) for alpha, beta in corners)
+                found = promised.delta(epsilon)
+                assert found.lower <= truth <= found.upper
+
+
+def _exact(number: Fraction) -> mpf:
+    return mpf(number.numerator) / number.denominator

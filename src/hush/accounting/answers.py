@@ -330,12 +330,7 @@ def _finite_curve(mechanism: Mechanism, floor: float = 0.0) -> crossing.Curve | 
     lower, upper = (pair.lower, pair.upper) if isinstance(pair, Enclosed) else (pair, pair)
     if not (isinstance(lower, Atoms) and isinstance(upper, Atoms)):
         return None
-    less, more = lower, upper
-
-    def curve(epsilons: Array) -> tuple[Array, Array]:
-        return less.log_delta(epsilons, -1e-12), np.minimum(more.log_delta(epsilons, 1e-12), 0.0)
-
-    return curve
+    return single.curve(pair)
 
 
 def _pure_epsilon(mechanism: Mechanism) -> Bounds:
