@@ -145,22 +145,24 @@ def test_steep_lines_count_what_their_losses_are_rounded() -> None:
     Where the function falls like e^300, delta(eps) is the most that a corner has: 1 - beta - e^eps alpha.
     """
     mp.dps = 60
-    betas = tuple(Fraction(number, 16) for number in (15, 12, 9, 7, 6, 0))
-    for scale in (1e-90, 1.7e-100, 1.3e-142, 3e-170):
-        alphas = (*(Fraction(scale * k) for k in (0, 1, 2.5, 6, 11)), Fraction(1))
-        falls = [(b - c) / (y - x) for (x, y), (b, c) in zip(pairwise(alphas), pairwise(betas), strict=True)]
-        corners = [(alphas[0], betas[1] + falls[1] * alphas[1])]
-        for k in (1, 2, 3):  # where the chords before and after meet
-            before, after, start, end = falls[k - 1], falls[k + 1], alphas[k], alphas[k + 1]
-            at = (betas[k] + before * start - betas[k + 1] - after * end) / (before - after)
-            corners.append((at, betas[k] - before * (at - start)))
-        promised = Tradeoff(tuple(map(float, alphas)), tuple(map(float, betas)))
-        for fall in falls[:4]:
-            for nudge in (-3e-15, -1e-15, -1e-16, 0.0, 1e-16, 1e-15):
-                epsilon = float(mp.log(_exact(fall))) * (1 + nudge)
-                truth = max(1 - _exact(beta) - mp.exp(mpf(epsilon)) * _exact(alpha) for alpha, beta in corners)
-                found = promised.delta(epsilon)
-                assert found.lower <= truth <= found.upper
+    cases = [
+        (9.210742685872601e-144, 7.484310220136368e-143, 0.8499008867981703, 0.7086082366498889, 0.441123305307072),
+        (1.121945187654673e-71, 4.957537672376911e-71, 0.7975396794783692, 0.6716379147663692, 0.36608614577753573),
+    ]
+    for case in cases:
+        alphas, betas = (0.0, *case[:2], 1.0), (*case[2:], 0.0)
+        a, b = ([Fraction(number) for number in row] for row in (alphas, betas))
+        falls = [(y - low) / (end - x) for (x, end), (y, low) in zip(pairwise(a), pairwise(b), strict=True)]
+        # the chord after, extended to 0; where the first and the last chord meet; where the second has fallen to 0
+        at = (b[1] + falls[0] * a[1] - b[2] - falls[2] * a[2]) / (falls[0] - falls[2])
+        corners = [(a[0], b[1] + falls[1] * a[1]), (at, b[1] - falls[0] * (at - a[1])), (a[2] + b[2] / falls[1], a[0])]
+        promised = Tradeoff(alphas, betas)
+        (x, y), (end, low) = corners[:2]
+        middle = float(mp.log(_exact((y - low) / (end - x))))
+        for epsilon in np.linspace(middle - 1e-7, middle + 1e-7, 41).tolist():
+            truth = max(1 - _exact(beta) - mp.exp(mpf(epsilon)) * _exact(alpha) for alpha, beta in corners)
+            found = promised.delta(epsilon)
+            assert found.lower <= truth <= found.upper
 
 
 def _exact(number: Fraction) -> mpf:
