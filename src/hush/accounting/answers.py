@@ -5,6 +5,7 @@ anything with a Renyi curve                                    -> moments (upper
 one release                                                    -> single (the tails of its loss)
 projected norms, or many kinds of continuous losses            -> heavy (paths sorted by their largest loss)
 groups of records, and groups among other steps                -> grouped, beside (links; laws sharp where it counts)
+a few equal samples under replace-one                          -> few (quadrature) where delta is close to delta(0)
 other steps that share no lattice                              -> scattered (contour integrals of averaged curves)
 steps on one lattice, and what none of these makes narrow      -> lattice (two discretised laws that enclose the truth)
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hush.accounting import beside, crossing, grouped, heavy, lattice, published, scattered, single, subsampled
+from hush.accounting import beside, crossing, few, grouped, heavy, lattice, published, scattered, single, subsampled
 from hush.accounting.asked import heavy_curve
 from hush.accounting.bounded import largest_total
 from hush.accounting.bounds import Bounds
@@ -125,12 +126,15 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
         engines = [scattered.epsilon]  # a sum over all that can happen: nothing knows more
     if (beside_atoms := single.among(steps)) is not None and log_delta < _NEAR_ONE:
         return crossing.root_of_each(beside_atoms, 1.0, log_delta, tolerance)
+    if few.fits(steps, log_delta):
+        engines.insert(0, few.epsilon)
     low, high = 0.0, math.inf
     for engine in engines:
         found = engine(steps, log_delta, tolerance)
         low, high = max(low, found[0]), min(high, found[1])
-        # the lattice knows less of heavy tails
-        enough = max(1.1 * tolerance, _ENOUGH if engine is heavy.epsilon and heavy.fits(steps) else 0.0)
+        # the lattice knows less of heavy tails, and all others less of deltas close to delta(0)
+        best = engine is few.epsilon or (engine is heavy.epsilon and heavy.fits(steps))
+        enough = max(1.1 * tolerance, _ENOUGH if best else 0.0)
         if low >= EPSILON_LIMIT or high - low <= max(enough * high, _FINEST) < math.inf:
             break
     return low, high
@@ -266,6 +270,10 @@ def _log_delta(
             return lower, upper
     if (beside_atoms := single.among(steps)) is not None:
         return beside_atoms(epsilons)
+    if epsilons.size <= _FEW and few.serves(steps, epsilons) and (curve := few.curve(steps)) is not None:
+        lower, upper = curve(epsilons)
+        if _settled(lower, upper, 12 * tolerance):
+            return lower, upper
     finite = all(isinstance(exact(pair), Points) for pair, _ in steps)
     on_lattice = lattice.shares_lattice(steps) and (finite or epsilons.size > _FEW)
     if on_lattice or (epsilons.size > _FEW and not scattered.fits(steps)):

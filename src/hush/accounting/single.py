@@ -73,7 +73,7 @@ def among(steps: Sequence[tuple[Pair, int]]) -> Curve | None:
         for side, sign in ((0, 1.0), (1, -1.0)):
             at = np.subtract.outer(epsilons + sign * shift, law.losses)
             at += sign * 4 * 2.0**-53 * (np.abs(epsilons)[:, None] + np.abs(law.losses))
-            own = _anywhere(forward, backward, at.ravel())[side].reshape(at.shape)
+            own = anywhere(forward, backward, at.ravel())[side].reshape(at.shape)
             total = np.logaddexp.reduce(own + law.logs, axis=1)
             total = np.logaddexp(total, np.log(law.infinite)) if law.infinite > 0 else total
             ends.append(total - sign * (margin + 16 * 2.0**-53 * law.losses.size))
@@ -89,7 +89,7 @@ def _is_quick(pair: Pair) -> bool:
     return isinstance(inner, GaussianPair | LaplacePair)
 
 
-def _anywhere(forward: Curve, backward: Curve, epsilons: Array) -> tuple[Array, Array]:
+def anywhere(forward: Curve, backward: Curve, epsilons: Array) -> tuple[Array, Array]:
     """At epsilons of any sign: delta(-e) = 1 - e^-e + e^-e delta'(e) with the other direction's."""
     ahead, behind = forward(np.maximum(epsilons, 0.0)), backward(np.maximum(-epsilons, 0.0))
     left = np.minimum(epsilons, 0.0)
