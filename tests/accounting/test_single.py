@@ -12,6 +12,7 @@ from busy import BUSY
 
 from hush.accounting import Gaussian, Laplace, Mechanism, Projected, single, transform
 from hush.accounting.losses import GaussianPair, LaplacePair, Pair, Poisson, Uniform
+from hush.accounting.mechanisms import compose
 from hush.accounting.projection import ProjectedPair
 from hush.accounting.transform import Step
 
@@ -115,3 +116,16 @@ def test_the_rounding_of_a_transform_is_less_than_what_is_claimed(noise: float, 
             weight = mp.mpf(grid.spacing) / mp.sqrt(2 * mp.pi) * mp.e ** (-x * x / 2)
             total += weight * (mp.e ** (r * mp.log(g)) - 1 - r * (g - 1))
         assert abs(complex(total - mp.mpc(found[k].real, found[k].imag))) <= claimed[k]
+
+
+def test_thousands_of_different_gaussians_lose_nothing_to_the_sum_of_their_squares() -> None:
+    """Added one after the other, each of these squares lost half a unit of the sum: delta was 1e-11 too small."""
+    mp.mp.dps = 40
+    noises = [0.1, *(1000.000062 * (1 + 1e-13 * k) for k in range(3000))]
+    run = compose([(Gaussian(noise), 1) for noise in noises])
+    mu = mp.sqrt(mp.fsum(1 / mp.mpf(noise) ** 2 for noise in noises))
+    assert abs(run.mu / mu - 1) < 1e-15
+    for epsilon in (50.0, 92.0, 200.0):
+        truth = mp.ncdf(mu / 2 - epsilon / mu) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
+        found = run.delta(epsilon)
+        assert found.lower <= truth <= found.upper

@@ -22,6 +22,7 @@ each of them adds its probability less what it adds to delta.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -216,7 +217,7 @@ def _without_bulk(steps: Sequence[Step], aim: Aim) -> tuple[list[Labels], Reach,
 def _reach(steps: Sequence[Step], log_certain: float) -> Reach:
     """What all steps lose at most, but for a chance of exp(-log_certain), or for sure where that is hardly more."""
     below = reach_below(steps, log_certain)
-    surely = float(sum(-step.count * np.log1p(-step.rate) for step in steps)) * (1 + 1e-12)
+    surely = math.fsum(-step.count * np.log1p(-step.rate) for step in steps) * (1 + 1e-12)
     return Reach(surely, np.inf) if surely < 1.2 * below else Reach(below, log_certain)
 
 

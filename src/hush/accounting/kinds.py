@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from hush.accounting import subsampled
@@ -46,30 +47,30 @@ def _noises(mechanism: Mechanism) -> Iterator[float]:
 
 def gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:
     """The composition as Gaussian steps with and without Poisson sampling, or None if it has others."""
-    steps, squared = [], 0.0
+    steps, squares = [], []
     for part, count in mechanism.parts():
         if part.mu is not None:
-            squared += count * part.mu**2
+            squares.append(count * part.mu**2)
         elif isinstance(part, Poisson) and isinstance(part.inner, Gaussian) and part.neighbours is ADD_REMOVE:
             steps.append(Step(part.rate, part.inner.noise_multiplier, count))
         else:
             return None
-    return subsampled.Composition(tuple(steps), squared)
+    return subsampled.Composition(tuple(steps), math.fsum(squares))
 
 
 def replaced_composition(mechanism: Mechanism) -> subsampled.Composition | None:
     """Gaussian steps under replace-one, with and without samples, as if a record were removed from each sample."""
-    steps, squared = [], 0.0
+    steps, squares = [], []
     for part, count in mechanism.parts():
         if part.mu is not None:
-            squared += count * part.mu**2
+            squares.append(count * part.mu**2)
         elif (
             isinstance(part, Poisson | Uniform) and isinstance(part.inner, Gaussian) and part.neighbours is REPLACE_ONE
         ):
             steps.append(Step(part.rate, part.inner.noise_multiplier, count))
         else:
             return None
-    return subsampled.Composition(tuple(steps), squared) if steps else None
+    return subsampled.Composition(tuple(steps), math.fsum(squares)) if steps else None
 
 
 def directions(mechanism: Mechanism, floor: float = 0.0) -> Sequence[Steps]:

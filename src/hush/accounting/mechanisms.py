@@ -288,12 +288,8 @@ class Composition(Mechanism):
 
     @cached_property
     def mu(self) -> float | None:
-        total = 0.0
-        for part, count in self.counted:
-            if part.mu is None:
-                return None
-            total += count * part.mu**2
-        return math.sqrt(total)
+        squares = [count * part.mu**2 for part, count in self.counted if part.mu is not None]
+        return math.sqrt(math.fsum(squares)) if len(squares) == len(self.counted) else None
 
     @property
     def largest_loss(self) -> float:

@@ -54,7 +54,7 @@ class Gaussian(Mechanism):
         """
         if not noise_multipliers:
             raise ValueError("A joint release needs at least one noise multiplier.")
-        return Gaussian(sum(as_noise(noise) ** -2 for noise in noise_multipliers) ** -0.5, neighbours)
+        return Gaussian(math.fsum(as_noise(noise) ** -2 for noise in noise_multipliers) ** -0.5, neighbours)
 
 
 @dataclass(frozen=True)

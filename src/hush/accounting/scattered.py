@@ -273,7 +273,7 @@ class Task:
     @staticmethod
     def of(steps: Steps) -> Task:
         laws = [(exact(pair), count) for pair, count in steps]
-        squared = sum(count * law.squared for law, count in laws if isinstance(law, GaussianLaw))
+        squared = math.fsum(count * law.squared for law, count in laws if isinstance(law, GaussianLaw))
         is_cut = [is_open(pair) for pair, _ in steps]
         closed = [
             (law, count)

@@ -55,7 +55,7 @@ def among(steps: Sequence[tuple[Pair, int]]) -> Curve | None:
     """
     rest = [(pair, count) for pair, count in steps if finite(pair) is not None]
     others = [(pair, count) for pair, count in steps if finite(pair) is None]
-    squared = sum(count * pair.mu**2 for pair, count in others if isinstance(pair, GaussianPair))
+    squared = math.fsum(count * pair.mu**2 for pair, count in others if isinstance(pair, GaussianPair))
     if others and all(isinstance(pair, GaussianPair) for pair, _ in others):
         others = [(GaussianPair(math.sqrt(squared)), 1)]
     if not rest or len(others) != 1 or others[0][1] > 1 or not _is_quick(others[0][0]):

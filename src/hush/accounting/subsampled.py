@@ -6,6 +6,7 @@ variant for a few large jumps (jumps.py), and, where neither applies, the lattic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -48,7 +49,7 @@ class Composition:
     @property
     def most_added(self) -> float:
         """The largest total loss in the add direction, if no plain Gaussian is among the steps; from above."""
-        return float(sum(-step.count * np.log1p(-step.rate) for step in self.steps)) * (1 + 1e-12)
+        return math.fsum(-step.count * np.log1p(-step.rate) for step in self.steps) * (1 + 1e-12)
 
     def pairs(self, direction: int) -> list[tuple[Pair, int]]:
         pairs: list[tuple[Pair, int]] = []
