@@ -217,8 +217,8 @@ class Chain:
         self.places = np.union1d(self.places, new)
         self.ask(new)
 
-    def lines(self, *, glanced: bool = False) -> tuple[Array, Array]:
-        """Lines below g from end to end: their mirror images belong to the other side of the diagonal."""
+    def power(self, *, glanced: bool = False) -> Power:
+        """A curve below g from end to end: the least of lines, and their mirror images beyond the diagonal."""
         places = self.glanced if glanced else self.places
         at = np.searchsorted(self.epsilons, places)
         sharp = _sharp(np.nan_to_num(self.upper[at] - self.lower[at], nan=math.inf)) | np.isin(places, self.ends)
@@ -226,15 +226,13 @@ class Chain:
         lower, upper = self.lower[at], self.upper[at]
         slopes, values = lines_below(places, lower, upper, self.log_least)
         # from 0 to the first point delta is above its first chord, extended
-        slopes, values = np.append(slopes, 0.0), np.append(values, _extended_to_zero(places, lower, upper))
-        return np.append(slopes, -slopes), np.append(values, extended(-slopes, values))
+        return of_lines(np.append(slopes, 0.0), np.append(values, _extended_to_zero(places, lower, upper)))
 
     def powers(self, levels: Array, size: int, *, glanced: bool = False) -> Array:
         """Lower bounds on the logs of a group's powers at logs of levels, from what was looked at or glanced at."""
-        slopes, values = self.lines(glanced=glanced)
-        found = levels
+        power, found = self.power(glanced=glanced), levels
         for _ in range(size):
-            found = np.logaddexp(values, np.add.outer(found, slopes)).min(axis=1)
+            found = power.at(found)
         return np.minimum(found, 0.0) - _margin(size, float(np.abs(levels).max()) + float(self.epsilons[-1]))
 
     def split(self, slopes: Array) -> float:

@@ -31,6 +31,9 @@ _COARSE = np.geomspace(1e-5, 1e4, 24)
 _SMALLEST = 1e-120  # delta of a single record's whole curve
 _FINE = 16  # places where it matters
 _LOWEST = -700.0  # log of a delta that is a floating-point number with all its digits
+_UNKNOWN = 0.0, math.inf
+_NEARLY = 0.9  # of the largest epsilon that is told
+_ENOUGH = 3.0  # times the width asked for: a model's epsilons are off by some of that
 _PLACES = np.geomspace(1e-6, 1e4, 300)
 
 
@@ -38,14 +41,19 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
     """Certified bounds on epsilon, from the single record's curve where it matters."""
     if any(surely_beyond(steps, log_delta) for steps in directions(group.inner)):
         return EPSILON_LIMIT, math.inf  # a single record is beyond already
-    apart = _apart(group, log_delta, tolerance)
+    apart = _apart(group, log_delta, tolerance, idle=False)
     if is_narrow(*apart, tolerance):
         return apart
-    return within(apart, rounds.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, largest(group)))
+    found = rounds.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, largest(group))
+    if apart == _UNKNOWN and not is_narrow(*found, tolerance) and found[0] < EPSILON_LIMIT:
+        apart = _apart(group, log_delta, tolerance)
+    return within(apart, found)
 
 
-def _apart(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
+def _apart(group: Group, log_delta: float, tolerance: float, *, idle: bool = True) -> tuple[float, float]:
     """Certified bounds from steps whose losses are bounded, by b in all, and the rest, each seen by the group alone.
+
+    Unless idle looks are wanted too, none where these bounds are known not to meet.
 
     What leaves steps out tells no more: epsilon is at least that of either.  And with b they hide little: a single
     record's power is g(x) <= h(e^b x), h being the rest's, so that h(c x) <= c h(x) for c >= 1, h being concave, gives
@@ -55,9 +63,11 @@ def _apart(group: Group, log_delta: float, tolerance: float) -> tuple[float, flo
     little = [(part, count) for part, count in parts if math.isfinite(part.largest_loss)]
     rest = [(part, count) for part, count in parts if not math.isfinite(part.largest_loss)]
     if not little or not rest:
-        return 0.0, math.inf
+        return _UNKNOWN
     without, alone = Group(compose(rest), group.size), Group(compose(little), group.size)
     most = largest(alone) * (1 + 1e-12)
+    if not idle and not _may_meet(without, group.size * most, log_delta, tolerance):
+        return _UNKNOWN
     low = 0.0
     for one in (alone, without):
         low = max(low, at(one, log_delta, tolerance)[0])
@@ -68,6 +78,15 @@ def _apart(group: Group, log_delta: float, tolerance: float) -> tuple[float, flo
     deeper = log_delta - (group.size - 1) * most * (1 + 1e-12) - 1e-12 * (1 + abs(log_delta))
     high = at(without, deeper, tolerance)[1] + group.size * most
     return low, high * (1 + 1e-12) if high <= EPSILON_LIMIT else math.inf
+
+
+def _may_meet(without: Group, most: float, log_delta: float, tolerance: float) -> bool:
+    """Whether the bounds of either alone may meet: they are apart by the smaller of the two, or by more."""
+    if not most < EPSILON_LIMIT or without.mu is not None or not fits(without) or log_delta < _LOWEST:
+        return True
+    _, model, size, _ = _asked(without, log_delta=log_delta)
+    about = model.links(size, log_delta=log_delta).epsilon
+    return about > _NEARLY * EPSILON_LIMIT or min(about, most) < _ENOUGH * tolerance * max(about, most)
 
 
 def at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:

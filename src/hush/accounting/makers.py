@@ -12,13 +12,13 @@ from typing import Protocol
 
 import numpy as np
 
-from hush.accounting import contour, heavy, jumps, scattered
+from hush.accounting import contour, heavy, jumps, plain, scattered
 from hush.accounting.bounded import largest_total, near_top
 from hush.accounting.cells import Rough, Steps, rough_look
 from hush.accounting.crossing import Curve
 from hush.accounting.landing import sum_of_log_deltas
 from hush.accounting.line import Line, log_peak
-from hush.accounting.losses import Array
+from hush.accounting.losses import Array, Uniform
 from hush.accounting.sides import Chernoff
 from hush.accounting.subsampled import Composition, chernoff_curve
 
@@ -30,6 +30,9 @@ _NEGLIGIBLE = -36.0, -24.0, -16.0  # logs of what a line may miss: where the fir
 _LARGE = -30.0  # a log delta for which losses are mostly large
 _ORDERS = np.geomspace(0.8, 1.25, 21)  # as parts of a line's own
 _BINNED = 3e-4  # of log delta: what bins know at once
+_ROUGHLY = 0.03  # of log delta: known no better, bins of C_p cost less than integrals without
+_ALMOST = 1.3  # times what is asked for, which is less than what is needed
+_NEARBY = 0.7  # logs of epsilons
 _FURTHER = 1.5  # as deep as that a line may be asked, as a multiple of its own log delta
 _DEEPER = 8.0  # logs: labelled integrals so much sharper than they need be serve far to the left
 _GLANCED = 16.0  # minus the log of a delta for which bins are good enough for a glance at all larger ones
@@ -82,6 +85,8 @@ class Binned:
     """
 
     steps: Steps
+    missed: bool = False
+    """Whether bins once weren't good enough."""
     one_sided: bool = False
 
     @cached_property
@@ -114,9 +119,23 @@ class Binned:
         return np.logaddexp(sizes, leak)
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        enough = tolerance * max(1.0, -size)
+        first = enough > _ROUGHLY and not self.missed and any(isinstance(pair, Uniform) for pair, _ in self.steps)
+        roughly = self.bins(epsilon, size, tolerance) if first else None
+        if roughly is not None and width_at(roughly, epsilon) <= _ALMOST * enough:
+            return roughly
+        self.missed = self.missed or roughly is not None
+        return self.smooth(epsilon, size, enough) or roughly or self.bins(epsilon, size, tolerance)
+
+    def bins(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         if self.look is not None and (epsilon > 0 or heavy.fits(self.steps)):
             return heavy.curve_at(self.look, epsilon, size, tolerance)
         return scattered.curve_at(self.task, epsilon, size, tolerance)
+
+    def smooth(self, epsilon: float, size: float, enough: float) -> Curve | None:
+        """Without bins, where that is good enough."""
+        found = plain.curve_at(self.task, epsilon, size, enough) if epsilon > 0 and plain.fits(self.task) else None
+        return found if found is not None and width_at(found, epsilon) <= enough else None
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
         if self.look is not None and heavy.fits(self.steps):
@@ -125,10 +144,15 @@ class Binned:
                 place = self.look.guess(-(2.0**depth))
                 self._bounds[depth] = heavy.chernoff_near(self.look, place, -(2.0**depth))
             return self._bounds[depth](epsilons)
+        if plain.fits(self.task) and epsilon > 0:
+            depth = math.ceil(4 * math.log2(max(_GLANCED, -size)))
+            if depth not in self._bounds:
+                self._bounds[depth] = plain.Chernoff.of(self.task, epsilon, min(size, -1.0))
+            return self._bounds[depth](epsilons)
         return scattered.chernoff_at(self.task, epsilons, epsilon, size)
 
     @cached_property
-    def _bounds(self) -> dict[int, Chernoff]:
+    def _bounds(self) -> dict[int, Chernoff | plain.Chernoff]:
         """From one law each, for a depth and all that is less deep."""
         return {}
 
@@ -168,6 +192,8 @@ class Sampled:
     before: jumps.Jumps | None = None
     failed: float = 0.0
     """Where one contour integral took too many nodes: nearby, to the left, it would as well."""
+    lost: float = 1e-300
+    """Where labelled ones say little: nearby bins are asked first."""
     one_sided: bool = True
 
     @cached_property
@@ -194,10 +220,12 @@ class Sampled:
             size = float(self.tails(np.array([epsilon]), np.array([min(saddle, size)]))[0])
         elif saddle < _MANY:
             size = saddle
-        binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED else None
+        at_once = tolerance > _BINNED or abs(math.log(max(epsilon, 1e-300) / self.lost)) < _NEARBY
+        binned = self.binned.curve(epsilon, size, tolerance) if at_once else None
         if binned is not None and width_at(binned, epsilon) <= enough:
             return binned
         found = self.jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None
+        self.lost = epsilon if found is None and epsilon > 0 else self.lost
         return found or binned or self.binned.curve(epsilon, size, tolerance)
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
@@ -251,10 +279,12 @@ class Replaced:
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
+        found = self.binned.curve(epsilon, size, tolerance)
+        if found is not None and width_at(found, epsilon) <= enough:
+            return found
         deep = (self._deep(epsilon) or self._few(epsilon, size, enough)) if size < _LARGE else None
         if deep is not None and (size < self.below_bins or width_at(deep, epsilon) <= enough):
             return deep
-        found = self.binned.curve(epsilon, size, tolerance)
         if deep is not None and (found is None or width_at(deep, epsilon) < width_at(found, epsilon)):
             self.below_bins = max(self.below_bins, _AGAIN * size) if size < _BELOW_BINS else self.below_bins
             return deep

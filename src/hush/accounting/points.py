@@ -45,6 +45,10 @@ class Scattered(Protocol):
     def top(self) -> float:
         """No finite loss exceeds it."""
 
+    @property
+    def size(self) -> int:
+        """How many terms its transform has."""
+
     def log_mgf(self, orders: Array) -> Array:
         """log E_P[e^{sL}; L finite] at real s > 0."""
 
@@ -68,6 +72,10 @@ class Points:
     beyond: float = 0.0
     """Further P-mass, at losses of at least `end`: it would rule the moments, and is counted apart."""
     end: float = math.inf
+
+    @property
+    def size(self) -> int:
+        return self.losses.size
 
     @cached_property
     def largest(self) -> float:
@@ -142,6 +150,7 @@ class LaplaceLaw:
 
     mu: float
     infinite: float = 0.0
+    size: int = 4
 
     @property
     def largest(self) -> float:
@@ -176,6 +185,7 @@ class GaussianLaw:
     squared: float
     infinite: float = 0.0
     top: float = math.inf
+    size: int = 4
 
     @property
     def largest(self) -> float:

@@ -29,7 +29,7 @@ from hush.accounting.transform import UNIT_ROUNDOFF
 
 Steps = Sequence[tuple[Pair, int]]
 
-_TERMS = 120_000_000  # products of a point and a node in one answer, about half a second
+TERMS = 120_000_000  # products of a point and a node in one answer, about half a second
 _SEARCH = 2000  # what finding a root on a line costs for each node, in such products
 _NEGLIGIBLE = 1e-3  # of the width asked for
 _LINES = 12  # for a whole curve
@@ -54,10 +54,8 @@ class Curve:
             seen = np.log(self.less.seen(epsilons + down))
         low = self.lower.log_delta(epsilons + down)[0]
         high = np.where(epsilons - up >= self.more.top, -np.inf, self.upper.log_delta(epsilons - up)[1])
-        return (
-            np.logaddexp(low, seen) - less_margin,
-            np.minimum(_with_leak(high, self.more.infinite) + more_margin, 0.0),
-        )
+        high = np.logaddexp(_with_leak(high, self.more.infinite), self.more.log_hidden)
+        return np.logaddexp(low, seen) - less_margin, np.minimum(high + more_margin, 0.0)
 
 
 def _with_leak(log_delta: Array, leak: float) -> Array:
@@ -95,12 +93,12 @@ def epsilon_of(task: Planned, log_delta: float, tolerance: float) -> tuple[float
         return EPSILON_LIMIT, high
     if c * guess < 1 and log_delta_of(task, np.zeros(1), tolerance)[1][0] <= log_delta:
         return 0.0, 0.0
-    share, left = 0.25, _TERMS
+    share, left = 0.25, TERMS
     aimed, rounds, gap = 0, 0, math.inf
     while rounds < 6:
         c, guess = min(c, 3 / (tolerance * guess)), min(guess, EPSILON_LIMIT)
         less, more = task.sides(guess, log_delta, c, _allowed(share * tolerance, c, guess))
-        curve, cost = _curve(
+        curve, cost = averaged_curve(
             less, more, c, guess, share * tolerance * guess * c, left, log_delta if task.large else 0.0
         )
         left -= cost
@@ -180,7 +178,7 @@ def log_delta_of(task: Planned, epsilons: Array, tolerance: float) -> tuple[Arra
 def _curve_near(task: Planned, c: float, epsilon: float, size: float, tolerance: float) -> Curve | None:
     change = 0.25 * tolerance * max(1.0, min(c * epsilon, -size))
     less, more = task.sides(epsilon, size, c, 2 * change / (c * (c + 1)))
-    return _curve(less, more, c, epsilon, change, _TERMS, size if task.large else 0.0)[0]
+    return averaged_curve(less, more, c, epsilon, change, TERMS, size if task.large else 0.0)[0]
 
 
 def curve_at(task: Planned, epsilon: float, size: float, tolerance: float) -> crossing.Curve | None:
@@ -307,18 +305,21 @@ class Task:
             found.append(size)
         return np.array(found, dtype=np.float64)
 
+    @property
+    def whole(self) -> list[tuple[Scattered, int]]:
+        """What needs no bins."""
+        return [*([(GaussianLaw(self.gaussian), 1)] if self.gaussian > 0 else []), *self.closed]
+
     def sides(self, epsilon: float, log_delta: float, tilt: float, variance: float) -> tuple[Side, Side]:
-        whole: list[tuple[Scattered, int]] = [(GaussianLaw(self.gaussian), 1)] if self.gaussian > 0 else []
-        whole += self.closed
-        less, more = whole, whole
+        less = more = self.whole
         if self.open:
             low, high, _ = self.survey.window(epsilon, log_delta)
             below, above = enclosing_laws(self.open, low, high, tilt, variance)
-            less, more = whole + below, whole + above
+            less, more = less + below, more + above
         return Side(tuple(less), above=False), Side(tuple(more), above=True)
 
 
-def _curve(
+def averaged_curve(
     less: Side, more: Side, c: float, epsilon: float, log_change: float, terms: int, log_delta: float
 ) -> tuple[Curve | None, int]:
     """Two lines at c, each changing log delta by no more than about `log_change`, and what they cost.
@@ -332,8 +333,7 @@ def _curve(
         scale = 1 / (c * (c + 1) * math.sqrt(2 * math.pi * (max(variance, 0.0) + c**-2 + (c + 1) ** -2)))
         short = min(max(value - c * epsilon + math.log(scale) - log_delta - _ROUGH, 0.0), _SHORTEST)
         size = _NEGLIGIBLE * min(log_change, 1.0) * scale * math.exp(-short)
-        points = sum(law.losses.size if isinstance(law, Points) else 4 for law, _ in side.laws) + 10 * len(side.laws)
-        points += _SEARCH
+        points = sum(law.size + 10 for law, _ in side.laws) + _SEARCH
         spread = math.sqrt(max(variance, 1e-300))
         line = averaged_line(side, c, spread, kernel, Wanted(epsilon, size, max(terms - cost, 0) // points))
         if line is None:

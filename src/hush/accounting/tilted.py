@@ -13,6 +13,7 @@ from hush.accounting.losses import Array
 from hush.accounting.points import GaussianLaw, Points, Scattered, surely_infinite
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
 from hush.accounting.turns import gathered
+from hush.accounting.unbinned import Smooth
 
 Laws = Sequence[tuple[Scattered, int]]
 
@@ -29,6 +30,12 @@ class Side:
     @property
     def infinite(self) -> float:
         return surely_infinite(self.laws)
+
+    @property
+    def log_hidden(self) -> float:
+        """log of what may have an infinite loss besides."""
+        hidden = [math.log(count) + law.log_hidden for law, count in self.laws if isinstance(law, Points | Smooth)]
+        return float(np.logaddexp.reduce(hidden)) if hidden else -math.inf
 
     def seen(self, epsilons: Array) -> Array:
         """What paths add to delta on which some loss is infinite, or among those counted apart, from below.
@@ -66,7 +73,11 @@ class Side:
     def cumulants(self, orders: Array) -> tuple[Array, Array, Array]:
         """The log-MGF and rough derivatives."""
         nudge = 1e-3
-        below, here, above = (self.log_mgf(orders * (1 + change)) for change in (-nudge, 0.0, nudge))
+        laws = [(law.usual if isinstance(law, Smooth) else law, count) for law, count in self.laws]
+        below, here, above = (
+            np.asarray(sum(count * law.log_mgf(orders * (1 + change)) for law, count in laws))
+            for change in (-nudge, 0.0, nudge)
+        )
         return here, (above - below) / (2 * nudge * orders), (above - 2 * here + below) / (nudge * orders) ** 2
 
     def transform(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:

@@ -35,7 +35,7 @@ class Gathered:
 
     @property
     def points(self) -> int:
-        return self.law.losses.size if isinstance(self.law, Points) else 1
+        return self.law.size
 
     def log_sizes(self, spacing: float, count: int) -> Array:
         """Bounds on log |E[e^{sL}]/E[e^{cL}]| at s = c + i spacing j."""
