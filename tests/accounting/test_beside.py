@@ -34,14 +34,14 @@ def _sampled(noise: float, rate: float, epsilons: Array) -> Array:
     return np.maximum(removed, np.where(left > 1e-290, added, 0.0))
 
 
-def _group(delta: Callable[[Array], Array], furthest: float, size: int) -> tuple[Array, Array]:
+def _group(delta: Callable[[Array], Array], furthest: float, size: int, least: float = 1e-14) -> tuple[Array, Array]:
     """Losses and P-masses of a group's pair, from lines that touch the single record's power."""
     places = furthest * np.linspace(0, 1, 1500) ** 1.5
     deltas = delta(places)
     slopes = np.append(np.exp(places), np.exp(-places))
     cuts = np.append(deltas, -np.expm1(-places) + np.exp(-places) * deltas)
     levels = np.concatenate(
-        [np.geomspace(1e-14, 0.3, 1200), np.linspace(0.3, 0.7, 200), 1 - np.geomspace(0.3, 1e-14, 1200)]
+        [np.geomspace(least, 0.3, 2400), np.linspace(0.3, 0.7, 200), 1 - np.geomspace(0.3, 1e-14, 1200)]
     )
     powers = levels
     for _ in range(size):
@@ -93,6 +93,24 @@ def test_two_groups_against_sums_on_a_grid(case: tuple) -> None:  # type: ignore
     assert found.lower <= delta * (1 + 1e-3)
     assert delta * (1 - 1e-3) <= found.upper
     assert found.upper - found.lower < 0.05 * delta
+    known = both.epsilon(delta)
+    assert known.lower <= epsilon * (1 + 1e-4)
+    assert epsilon * (1 - 1e-4) <= known.upper
+    assert known.upper - known.lower <= 1e-3 * known.upper
+
+
+def test_one_large_loss_decides() -> None:
+    """Among losses of nearly nothing: delta lies far below what Chernoff's bound says."""
+    size, epsilon = 8, 60.0
+    pairs = [
+        _group(lambda at: _sampled(0.32, 1.2e-6, at), 30.0, size, 1e-60),
+        _group(lambda at: _sampled(0.5, 8e-7, at), 30.0, size, 1e-60),
+    ]
+    both = Gaussian(0.32).poisson(1.2e-6).group(size) + Gaussian(0.5).poisson(8e-7).group(size)
+    delta = _delta(pairs, epsilon)
+    found = both.delta(epsilon)
+    assert found.lower <= delta * (1 + 1e-3)
+    assert delta * (1 - 1e-3) <= found.upper <= 1.02 * found.lower
     known = both.epsilon(delta)
     assert known.lower <= epsilon * (1 + 1e-4)
     assert epsilon * (1 - 1e-4) <= known.upper

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from hush.accounting import chains, grouped, scattered
-from hush.accounting.aims import Aim, cuts_for, thinned
+from hush.accounting import chains, grouped, scattered, stacked
+from hush.accounting.aims import MANY, Aim, Window, cuts_for, thinned
 from hush.accounting.aims import aim as aim_at
 from hush.accounting.asked import Asked
 from hush.accounting.closed import gaussian_curve
@@ -46,9 +46,10 @@ _SHARPEST, _BLUNTEST = 4.5e-4, 2e-3  # of log delta
 _SHARP = 5e-4  # of log delta, on either side
 _DEEP = 200.0  # a log delta below minus that is known no less well
 _ROUNDS = 3
-_FINER = 3  # times as many points in the last of them
-_SMALLER = 0.8  # times what counted before: worth a look of its own
-_LEAST = 1e-6  # of a tilted law: what lies beyond decides nothing
+_FINEST = 6  # times as many points in the last of them
+_GLANCE = 0.2  # times as many points where a rough look will do
+_SPARE = 0.2  # of what a delta exceeds another by: what may be unsure of it
+_SEVERAL = 200  # steps that lines may tell apart better than a lattice
 _AROUND = 1.05  # times as far as the model says
 _ELSEWHERE = 1.0  # of log delta, in all links of a chain together
 _DEPTHS = -50.0, -150.0, -300.0, -600.0  # logs of deltas that are expected
@@ -72,8 +73,10 @@ def epsilon(mechanism: Mechanism, log_delta: float, tolerance: float) -> tuple[f
     """Certified bounds on epsilon."""
     parts = _parts(mechanism, log_delta, glances=0)
     aim = _aim(parts, log_delta=log_delta)
-    low, high, finer = 0.0, math.inf, 1
+    low, high, finer = 0.0, math.inf, 1.0
     if aim is None or aim.at > _FAR:
+        if _beyond(parts, log_delta):
+            return EPSILON_LIMIT, math.inf
         for part in sorted(parts, key=lambda part: part.known is None):
             alone = _aim([Part(part.group, 1, part.log_floor, 0)], log_delta=log_delta)
             if alone is None or alone.at > _FAR:
@@ -85,13 +88,26 @@ def epsilon(mechanism: Mechanism, log_delta: float, tolerance: float) -> tuple[f
     parts = _parts(mechanism, log_delta)
     aim = _aim(parts, log_delta=log_delta) or aim
     for _ in range(_ROUNDS):
-        low, high = within((low, high), scattered.epsilon_of(_task(parts, aim, finer), log_delta, tolerance))
-        if low >= EPSILON_LIMIT or is_narrow(low, high, 1.1 * tolerance) or finer > 1:
+        task = _task(parts, aim, finer)
+        low, high = within((low, high), task.epsilon(log_delta, tolerance))
+        if low >= EPSILON_LIMIT or is_narrow(low, high, 1.1 * tolerance):
             break
-        before, at = aim, 0.5 * (low + high) if 0 < low < high < math.inf else min(high, low or high)
-        aim = _aim(parts, epsilon=at, log_delta=log_delta) or aim if 0 < at < math.inf else aim
-        finer = 1 if any(new < _SMALLER * old for new, old in zip(aim.cuts, before.cuts, strict=True)) else _FINER
+        finer = min(_closer(finer, (high - low) / (tolerance * high)), _FINEST)
+        aim = task.aimed(log_delta=log_delta) or aim
     return low, high
+
+
+def _beyond(parts: Sequence[Part], log_delta: float) -> bool:
+    """Whether delta at the limit is seen to be larger: the further it is, the less has to be known of it."""
+    far = _aim(parts, epsilon=EPSILON_LIMIT)
+    if far is None or not far.size > log_delta:
+        return False
+    return _task(parts, far, _GLANCE).log_delta(EPSILON_LIMIT, _SPARE * (far.size - log_delta))[0] > log_delta
+
+
+def _closer(finer: float, excess: float) -> float:
+    """How much finer to look after bounds that many times too wide: what is off falls with the square, or nearly so."""
+    return finer * min(max(1.3 * excess**0.6, 1.5), 3.0) if math.isfinite(excess) else 3.0 * finer
 
 
 @np.errstate(all="ignore")
@@ -103,23 +119,21 @@ def log_delta(mechanism: Mechanism, epsilon: float, tolerance: float) -> tuple[f
         return seen, 0.0
     parts, aim = _parts(mechanism, _DEPTHS[0], glances=0), None
     for depth in _DEPTHS:  # a law that ends too soon says nothing of how deep delta is
-        aim = _aim(_parts(mechanism, depth, glances=0), epsilon=epsilon)
+        parts = _parts(mechanism, depth, glances=0)
+        aim = _aim(parts, epsilon=epsilon)
         if aim is None or aim.size > depth:
             break
+    if aim is not None and aim.size > -tolerance:
+        low, high = _task(parts, aim, _GLANCE).log_delta(epsilon, tolerance)
+        if low > -tolerance:
+            return low, high
     if aim is not None:
         parts = _parts(mechanism, float(np.clip(aim.size, _DEPTHS[-1], -1.0)))
         aim = _aim(parts, epsilon=epsilon)
     if aim is None:
         alone = [grouped.log_delta_at(part.group, epsilon, tolerance)[0] for part in parts]
         return max(alone), 0.0  # what leaves groups out tells no more
-    task, low, high = _task(parts, aim, 1), -math.inf, 0.0
-    for _ in range(_ROUNDS):
-        lower, upper = scattered.log_delta_of(task, np.array([epsilon]), tolerance)
-        low, high = max(low, float(lower[0])), min(high, float(upper[0]))
-        if high > task.aim.size - 1 or high - low <= tolerance * max(1.0, -high):
-            break
-        task = replace(task, aim=replace(task.aim, size=high))  # less is rare than it seemed
-    return low, high
+    return _task(parts, aim, 1).log_delta(epsilon, tolerance)
 
 
 @dataclass(frozen=True)
@@ -129,6 +143,40 @@ class Task:
     aim: Aim
     laws: tuple[tuple[GaussianLaw | tuple[Outcomes, Outcomes], int], ...]
     large: bool = True
+
+    @property
+    def steps(self) -> int:
+        return sum(count for _, count in self.laws)
+
+    @property
+    def both(self) -> tuple[stacked.Laws, stacked.Laws]:
+        """What reveals less, and what reveals more."""
+        less, more = (
+            [(law if isinstance(law, GaussianLaw) else law[k], count) for law, count in self.laws] for k in (0, 1)
+        )
+        return less, more
+
+    def epsilon(self, log_delta: float, tolerance: float) -> tuple[float, float]:
+        """Laws added up, where they are few; by lines, where they are many."""
+        found = 0.0, math.inf
+        if self.steps <= MANY:
+            found = stacked.epsilon(*self.both, self.aim.at, log_delta, tolerance)
+        if self.steps > _SEVERAL and not is_narrow(*found, tolerance):
+            found = within(found, scattered.epsilon_of(self, log_delta, tolerance))
+        return found
+
+    def log_delta(self, epsilon: float, tolerance: float) -> tuple[float, float]:
+        low, high = -math.inf, 0.0
+        if self.steps <= MANY:
+            low, high = stacked.log_delta(*self.both, epsilon, tolerance)
+        if self.steps > _SEVERAL and not high - low <= tolerance * max(1.0, -high):
+            lower, upper = scattered.log_delta_of(self, np.array([epsilon]), tolerance)
+            low, high = max(low, float(lower[0])), min(high, float(upper[0]))
+        return low, high
+
+    def aimed(self, log_delta: float) -> Aim | None:
+        """By these laws, which are closer than models."""
+        return aim_at(self.both[1], log_delta=log_delta) if self.steps <= MANY else None
 
     def guess(self, log_delta: float) -> float:
         return self.aim.at
@@ -249,49 +297,39 @@ class Part:
             reached = float(np.interp(reached, alpha, power)) if reached <= alpha[-1] else 0.0
         return min(reached, -1e-9)
 
-    def window(self, aim: Aim, cut: float) -> tuple[float, float, float]:
-        """The losses of a single record that decide: those of the chains to the losses that count; and where to end."""
+    def window(self, decide: Window) -> tuple[float, float, float]:
+        """The losses of a single record that decide: those of the chains to the losses that do; and where to end."""
         law = self.law
         if not isinstance(law, Points):
             return 0.0, self.last, self.last
-        order = np.argsort(law.losses)
-        losses = np.minimum(law.losses[order], cut)
-        weights = law.logs[order] + aim.tilt * losses
-        shares = np.cumsum(np.exp(weights - weights.max()))
-        low, high = (
-            float(losses[min(int(np.searchsorted(shares, share * shares[-1])), shares.size - 1)])
-            for share in (_LEAST, 1 - _LEAST)
-        )
-        if aim.alone(law, self.count, high):
-            high = min(cut, float(law.losses.max()))  # one large loss may decide
         least = 0.0
-        if low > 0:
-            least = float(self.model.links(self.group.size, epsilon=low).slopes.min())
+        if decide.low > 0:
+            least = float(self.model.links(self.group.size, epsilon=decide.low).slopes.min())
         last = self.last
-        if cut < float(law.losses.max()):
-            last = min(self._steepest(cut) * _AROUND, last)
-        most = min(self._steepest(high) * _AROUND, last)
+        if decide.cut < float(law.losses.max()):
+            last = min(self._steepest(decide.cut) * _AROUND, last)
+        most = min(self._steepest(decide.high) * _AROUND, last)
         return min(max(least, 0.0) / _AROUND, 0.9 * most), most, last
 
     def _steepest(self, loss: float) -> float:
         return float(np.abs(self.model.links(self.group.size, epsilon=max(loss, 1e-12)).slopes).max())
 
-    def pair(self, aim: Aim, cut: float, finer: int) -> Pair:
+    def pair(self, aim: Aim, decide: Window, finer: float) -> Pair:
         """Between two finite ones, sharp where losses count."""
         if self.known is not None:
             return self.known
         size = self.group.size
-        low, high, last = self.window(aim, cut)
+        low, high, last = self.window(decide)
         unsure = _SHARE * aim.enough / self.count
         inside = _places(self.model, low, high, unsure / (1 + aim.tilt), _CORNERS // size, finer)
         top = grouped.largest(self.group)
         if last > _NEAR_TOP * top:  # where delta falls to 0
-            near = top - top * np.geomspace(1e-6, 1 - _NEAR_TOP, _TOWARDS * finer)
+            near = top - top * np.geomspace(1e-6, 1 - _NEAR_TOP, int(_TOWARDS * finer))
             near = near[self.model.at(near) > _DEPTHS[-1]]  # of what is deeper less is known than that it is small
             inside = np.unique(np.append(inside, near))
         outside = [np.zeros(1)]
-        outside += [_spread(self.model, 0.0, low, _OUTSIDE * finer)] if low > 0 else []
-        outside += [_spread(self.model, high, last, _OUTSIDE * finer)] if high < last else []
+        outside += [_spread(self.model, 0.0, low, int(_OUTSIDE * finer))] if low > 0 else []
+        outside += [_spread(self.model, high, last, int(_OUTSIDE * finer))] if high < last else []
         others = np.setdiff1d(np.concatenate(outside), inside)
         sizes = self.model.at(inside)
         sharp = np.clip(unsure / np.clip(-sizes, 1.0, _DEEP), _SHARPEST, _BLUNTEST) / finer**1.5
@@ -307,10 +345,10 @@ class Part:
         return chains.enclosed(*bands, size, float(places.max()))
 
 
-def _task(parts: Sequence[Part], aim: Aim, finer: int) -> Task:
+def _task(parts: Sequence[Part], aim: Aim, finer: float) -> Task:
     laws: list[tuple[GaussianLaw | tuple[Outcomes, Outcomes], int]] = []
-    for part, cut in zip(parts, aim.cuts, strict=True):
-        pair = part.pair(aim, cut, finer)
+    for part, decide in zip(parts, aim.windows, strict=True):
+        pair = part.pair(aim, decide, finer)
         found = Outcomes.of(pair)
         if found is None:
             assert isinstance(pair, GaussianPair)
@@ -330,14 +368,14 @@ def _aim(parts: Sequence[Part], *, log_delta: float | None = None, epsilon: floa
     return aim_at([(part.law, part.count) for part in parts], log_delta=log_delta, epsilon=epsilon)
 
 
-def _places(model: Model, low: float, high: float, unsure: float, most: int, finer: int) -> Array:
+def _places(model: Model, low: float, high: float, unsure: float, most: int, finer: float) -> Array:
     """Places between which chords are off by so much of power: h apart by 3/8 c h^2, where delta falls by c.
 
     And so many times as many.
     """
     dense, passed = _passed(model, low, high)
     most = min(max(most, _FEWEST), _MOST)
-    count = finer * int(np.clip(passed[-1] / math.sqrt(8 / 3 * unsure), _FEWEST, most))
+    count = int(finer * np.clip(passed[-1] / math.sqrt(8 / 3 * unsure), _FEWEST, most))
     return np.interp(np.linspace(0.0, passed[-1], count), passed, dense)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,7 @@ class Outcomes:
         if own.size == 0:
             own, logs = edges[-1:], np.full(1, -745.0)
         unsure = _unsure(own, logs)
-        first, bins = _bins(np.searchsorted(edges, own, side="left"))
+        first, bins = runs(np.searchsorted(edges, own, side="left"))
         peaks = np.maximum.reduceat(logs, first)
         masses = np.exp(logs - peaks[bins])
         sums = np.add.reduceat(masses, first)
@@ -122,7 +123,7 @@ class Outcomes:
         losses, logs, unsure = np.maximum(losses[~beyond], edges[0]), self.logs[~beyond], self.unsure[~beyond]
         if losses.size == 0:
             return Points(edges[:1], np.full(1, -745.0), min(infinite, 1.0), binned=True, directed=True)
-        first, bins = _bins(np.clip(np.searchsorted(edges, losses, side="left") - 1, 0, edges.size - 2))
+        first, bins = runs(np.clip(np.searchsorted(edges, losses, side="left") - 1, 0, edges.size - 2))
         place = np.clip(np.searchsorted(edges, losses[first], side="left") - 1, 0, edges.size - 2)
         low, high = edges[place][bins], edges[place + 1][bins]
         peaks = np.maximum.reduceat(logs, first)
@@ -144,7 +145,7 @@ def _unsure(losses: Array, logs: Array) -> Array:
     return np.asarray(_UNIT * (8 + 2 * np.abs(logs) + np.abs(losses)))
 
 
-def _bins(places: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def runs(places: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Where runs of equal places begin, and to which run each belongs."""
     begins = np.append(True, np.diff(places) > 0)
     return np.flatnonzero(begins), np.cumsum(begins) - 1

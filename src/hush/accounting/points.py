@@ -273,7 +273,14 @@ def loss_range(pair: Pair) -> tuple[float, float]:
     return -math.inf, math.inf
 
 
-def surely_infinite(laws: Sequence[tuple[Scattered, int]]) -> float:
+class Leaking(Protocol):
+    """What may lose everything at once."""
+
+    @property
+    def infinite(self) -> float: ...
+
+
+def surely_infinite(laws: Sequence[tuple[Leaking, int]]) -> float:
     """The chance that some loss of a composition is infinite, which may be certain."""
     if any(law.infinite >= 1 for law, _ in laws):
         return 1.0
