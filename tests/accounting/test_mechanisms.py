@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -189,6 +190,13 @@ BAD = [
     (lambda: Guarantees.of(1.0).uniform(1, of=10), "state it for replace one"),
     (lambda: Tradeoff((0.0, 0.2, 1.0), (0.9, 0.4, 0.0)).shuffled(), "state it for replace one"),
     (lambda: Bounds(2.0, 1.0), "lower bound"),
+    (lambda: Gaussian(1.0).epsilon("1e-5"), "a number"),  # type: ignore[arg-type]
+    (lambda: Gaussian(1.0).delta(None), "a number"),  # type: ignore[arg-type]
+    (lambda: Gaussian(1.0).tradeoff(10.5), "whole number"),  # type: ignore[arg-type]
+    (lambda: Gaussian(1.0) * 10**30, "at most"),
+    (lambda: Mechanism.from_json('{"mechanism": ["gaussian"]}'), "Not a mechanism"),
+    # replacing a record moves the sum by two estimated norms, which nobody has analysed
+    (lambda: Projected(1.0, 10, REPLACE_ONE), "add/remove"),
 ]
 
 
@@ -210,6 +218,13 @@ def test_numpy_numbers_are_welcome() -> None:
     assert Mechanism.from_json(run.to_json()) == run
     odd = Projected(np.float32(1.5), np.int64(30))  # type: ignore[arg-type]
     assert Mechanism.from_json(odd.to_json()) == odd
+
+
+def test_a_fraction_is_as_good_as_its_floating_point_number() -> None:
+    """A third exceeds its floating-point number, and had been taken for an epsilon too far out to be asked."""
+    run = Gaussian(1.0).poisson(0.1) * 5
+    assert run.delta(Fraction(1, 3)) == run.delta(1 / 3)
+    assert run.epsilon(Fraction(1, 1000)) == run.epsilon(1e-3)
 
 
 def test_whole_numbers_written_with_a_point_are_whole_numbers() -> None:

@@ -21,6 +21,7 @@ from hush.accounting import beside, crossing, few, grouped, heavy, lattice, publ
 from hush.accounting.asked import heavy_curve
 from hush.accounting.bounded import largest_total
 from hush.accounting.bounds import Bounds
+from hush.accounting.checks import as_number
 from hush.accounting.errors import Array
 from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, log_short_of_one, surely_beyond
@@ -57,9 +58,9 @@ _ENUMERABLE = 1000  # totals of all steps together
 
 def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) -> Bounds:
     """The smallest epsilon >= 0 at delta, enclosed; a `tolerance` may ask the lattice for less than its best."""
+    delta = as_number("delta", delta)  # fractions are made of it, which other libraries' numbers don't give
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be at least 0 and below 1, got {delta}.")
-    delta = float(delta)  # fractions are made of it, which other libraries' numbers don't give
     refuse_extremes(mechanism)
     if delta == 0:
         return _pure_epsilon(mechanism)
@@ -170,10 +171,11 @@ def _single_epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[f
 
 def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
     """The smallest delta at epsilon >= 0, enclosed."""
+    epsilon = as_number("epsilon", epsilon)
     if not 0 <= epsilon < math.inf:
         raise ValueError(f"epsilon must be finite and not negative, got {epsilon}.")
     refuse_extremes(mechanism)
-    at = min(float(epsilon), _FURTHEST)
+    at = min(epsilon, _FURTHEST)
     gaussian = gaussian_composition(mechanism)
     if gaussian is not None and subsampled.is_nothing(gaussian, at):
         return Bounds(0.0, math.ulp(0.0))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from numbers import Real
 
+_MOST = 10**15  # more steps, records or projections than anybody has; below, numbers are exact
+
 
 def check_positive(name: str, value: float) -> None:
     """A positive, finite number."""
@@ -20,11 +22,23 @@ def as_noise(value: float) -> float:
     return float(value)
 
 
+def as_number(name: str, value: object) -> float:
+    """A floating-point number of what somebody's library takes for one; NaN and infinity are for others to refuse."""
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be a number, got {str(value)[:40]}.") from None
+
+
 def check_whole(name: str, value: float) -> None:
-    """A whole number from 1 on; 3.0 and NumPy's integers will do, True will not."""
+    """A whole number from 1 on; 3.0 and NumPy's integers will do, True will not, nor what is beyond counting."""
     whole = _is_number(value) and not isinstance(value, bool) and 1 <= value < math.inf and value == int(value)
     if not whole:
         raise ValueError(f"{name} must be a whole number from 1 on, got {value}.")
+    if value > _MOST:
+        raise ValueError(f"{name} must be at most {_MOST:g}, got {value}.")
 
 
 def check_rate(rate: float) -> None:

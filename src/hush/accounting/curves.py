@@ -9,6 +9,7 @@ import numpy as np
 from hush.accounting import lattice
 from hush.accounting.answers import EPSILON_LIMIT, delta, epsilon, is_heavy, log_delta_curve, log_least
 from hush.accounting.bounds import Bounds
+from hush.accounting.checks import check_whole
 from hush.accounting.errors import Array, ErrorCurve, Lines, default_levels, lines_from_curve
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi
@@ -24,8 +25,10 @@ _ROUNDED = 4e-16
 
 def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
     """The certified trade-off curve, from `points` certified deltas."""
+    check_whole("The number of points", points)
     if points < 10:
         raise ValueError(f"A trade-off curve needs at least 10 points, got {points}.")
+    points = int(points)
     total = error_sum(mechanism)
     below, above = _lines(mechanism, points, 1e-15, total)
     alpha = default_levels(points)

@@ -114,7 +114,7 @@ class Mechanism(ABC):
 
     def __add__(self, other: Mechanism) -> Mechanism:
         """One mechanism after the other, on the same data."""
-        return compose([(self, 1), (other, 1)])
+        return compose([(self, 1), (other, 1)]) if isinstance(other, Mechanism) else NotImplemented
 
     def __radd__(self, other: int) -> Mechanism:
         """So that `sum` composes a list: it starts from 0, which is nothing released."""
@@ -235,9 +235,9 @@ class Mechanism(ABC):
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Mechanism:
         kinds = Mechanism._kinds
-        if not isinstance(data, dict) or data.get("mechanism") not in kinds:
+        if not isinstance(data, dict) or str(data.get("mechanism")) not in kinds:
             raise ValueError(f"Not a mechanism: {str(data)[:80]}; its 'mechanism' must be one of {', '.join(kinds)}.")
-        cls = kinds[data["mechanism"]]
+        cls = kinds[str(data["mechanism"])]
         names = {item.name for item in fields(cls)}  # type: ignore[arg-type]
         if set(data) - {"mechanism"} != names:
             raise ValueError(f"A {cls.kind} mechanism has the fields {', '.join(sorted(names))}, got {sorted(data)}.")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hush.accounting.errors import Array
     from hush.accounting.losses import Pair
 
+_ADDED_ONLY = "Projected norms are analysed for add/remove one only; sample with .poisson(rate)."
+
 
 @dataclass(frozen=True)
 class Gaussian(Mechanism):
@@ -240,6 +242,8 @@ class Projected(Mechanism):
         object.__setattr__(self, "noise_multiplier", as_noise(self.noise_multiplier))
         check_whole("The number of projections", self.projections)
         object.__setattr__(self, "projections", int(self.projections))
+        if self.neighbours is not ADD_REMOVE:
+            raise ValueError(_ADDED_ONLY)
 
     @property
     def tag(self) -> str:
@@ -256,5 +260,5 @@ class Projected(Mechanism):
 
     def under(self, neighbours: Neighbours) -> Mechanism:
         if neighbours != ADD_REMOVE:
-            raise ValueError("Projected norms are analysed for add/remove one only; sample with .poisson(rate).")
+            raise ValueError(_ADDED_ONLY)
         return self
