@@ -6,6 +6,7 @@ one release                                                    -> single (the ta
 projected norms, or many kinds of continuous losses            -> heavy (paths sorted by their largest loss)
 groups of records, and groups among other steps                -> grouped, beside (links; laws sharp where it counts)
 a few equal samples under replace-one                          -> few (quadrature) where delta is close to delta(0)
+many equal samples under replace-one                           -> many (one contour integral), where no loss is large
 other steps that share no lattice                              -> scattered (contour integrals of averaged curves)
 steps on one lattice, and what none of these makes narrow      -> lattice (two discretised laws that enclose the truth)
 """
@@ -17,7 +18,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hush.accounting import beside, crossing, few, grouped, heavy, lattice, published, scattered, single, subsampled
+from hush.accounting import (
+    beside,
+    crossing,
+    few,
+    grouped,
+    heavy,
+    lattice,
+    many,
+    published,
+    scattered,
+    single,
+    subsampled,
+)
 from hush.accounting.asked import heavy_curve
 from hush.accounting.bounded import largest_total
 from hush.accounting.bounds import Bounds
@@ -129,6 +142,8 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
         return crossing.root_of_each(beside_atoms, 1.0, log_delta, tolerance)
     if few.fits(steps, log_delta):
         engines.insert(0, few.epsilon)
+    if many.fits(steps) and log_delta < _NEAR_ONE:
+        engines.insert(0, many.epsilon)
     low, high = 0.0, math.inf
     for engine in engines:
         found = engine(steps, log_delta, tolerance)

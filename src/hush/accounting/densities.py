@@ -24,20 +24,20 @@ _UNIT = 2.0**-53
 SUMS = 1024
 """Units that a sum of positive terms may be off by rounding: its weights, as NumPy has them, 525 units."""
 
-_NODES = 32
+NODES = 32
 _ELLIPSE = 3.5  # sum of its semi-axes, over half the panel
 _WIDE, _HIGH = 0.5 * (_ELLIPSE + 1 / _ELLIPSE), 0.5 * (_ELLIPSE - 1 / _ELLIPSE)
 _NEAR = 0.4  # of the rate (and mu, if that is less): around 0 all is analytic so far
 _FIRST = _NEAR / (0.5 + 0.5 * _WIDE)  # the first panel, whose ellipse is inside
 _AROUND = 2.5  # m is at most that often m(0) there
 _TURN = 2.4  # sigma times how far v may turn on an ellipse, times the root of the number of steps
-_ANGLES = np.pi * (np.arange(_NODES) + 0.5) / _NODES
+_ANGLES = np.pi * (np.arange(NODES) + 0.5) / NODES
 _AT = -np.cos(_ANGLES)
-_TO_SERIES = np.cos(np.outer(np.arange(_NODES), np.pi - _ANGLES)) * (2 / _NODES)
+_TO_SERIES = np.cos(np.outer(np.arange(NODES), np.pi - _ANGLES)) * (2 / NODES)
 _TO_SERIES[0] *= 0.5
-_GAUSS_AT, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(_NODES)
-_QUADRATURE = 0.5 * 64 / 15 / (1 - _ELLIPSE**-2) * _ELLIPSE ** (2.0 - 2 * _NODES)  # of length times size on the ellipse
-_BETWEEN = 4 * _ELLIPSE ** (1.0 - _NODES) / (_ELLIPSE - 1)  # of that size, what interpolation may be off
+_GAUSS_AT, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(NODES)
+QUADRATURE = 0.5 * 64 / 15 / (1 - _ELLIPSE**-2) * _ELLIPSE ** (2.0 - 2 * NODES)  # of length times size on the ellipse
+_BETWEEN = 4 * _ELLIPSE ** (1.0 - NODES) / (_ELLIPSE - 1)  # of that size, what interpolation may be off
 _LEBESGUE = 3.2  # the largest sum of moduli of the 32 Lagrange polynomials is 3.17
 _ROUNDED = 4e-13  # of the largest value at a node: what a series may lose to rounding, 64 n units
 
@@ -92,13 +92,15 @@ class Panels:
     """What may lie beyond the last edge, of any sum of losses."""
 
     @classmethod
-    def of(cls, loss: Loss, steps: int, top: float, missed: float, most: int) -> Panels | None:
+    def of(
+        cls, loss: Loss, steps: int, top: float, missed: float, most: int, longest: float = math.inf
+    ) -> Panels | None:
         """Panels that grow with the loss up to `top`, for sums of so many; None if there would be too many."""
         turn = _TURN / math.sqrt(max(steps, 4))
         edges = [0.0, _FIRST * loss.scale]
         while edges[-1] < top:
             start = edges[-1]
-            length = start
+            length = min(start, longest)
             while loss.noise * loss.turn(start - 0.5 * (_WIDE - 1) * length, 0.5 * _HIGH * length) > turn:
                 length *= 0.8
             edges.append(start + length)
@@ -137,7 +139,7 @@ class Panels:
 
     def quadrature_error(self, sizes: Array) -> float:
         """What sums over nodes may be off where the integrand has such sizes on the ellipses."""
-        return float(_QUADRATURE * (sizes * self.lengths).sum())
+        return float(QUADRATURE * (sizes * self.lengths).sum())
 
     def find(self, losses: Array) -> Array:
         return np.minimum(np.searchsorted(self.edges, losses, side="right") - 1, self.lengths.size - 1)
@@ -171,7 +173,7 @@ class Density:
     @cached_property
     def series(self) -> Array:
         """Coefficients of Chebyshev polynomials, panel by panel; contiguous for each degree."""
-        return np.ascontiguousarray(_TO_SERIES @ self.values.reshape(-1, _NODES).T)
+        return np.ascontiguousarray(_TO_SERIES @ self.values.reshape(-1, NODES).T)
 
     def __call__(self, losses: Array) -> tuple[Array, Array]:
         """Values and errors at losses >= 0; both 0 beyond the last panel."""
@@ -203,8 +205,8 @@ class Density:
 
 def _chebyshev_sum(series: Array, where: Array, at: Array) -> Array:
     """Clenshaw's recurrence with each point's own coefficients."""
-    last, before, twice = series[_NODES - 1][where], np.zeros(at.shape), 2 * at
-    for degree in range(_NODES - 2, 0, -1):
+    last, before, twice = series[NODES - 1][where], np.zeros(at.shape), 2 * at
+    for degree in range(NODES - 2, 0, -1):
         following = series[degree][where]
         following += twice * last
         following -= before
@@ -220,16 +222,16 @@ def convolved(first: Density, second: Density) -> Density:
     """
     panels = first.panels
     nodes, (points, weights), count = panels.nodes, panels.points, panels.lengths.size
-    whole = np.repeat(panels.edges[1:], _NODES)
+    whole = np.repeat(panels.edges[1:], NODES)
     atoms = (panels.loss.atom**first.steps, panels.loss.atom**second.steps)
     value = atoms[0] * second.values + atoms[1] * first.values
-    wrong = np.repeat(atoms[0] * second.errors + atoms[1] * first.errors, _NODES)
+    wrong = np.repeat(atoms[0] * second.errors + atoms[1] * first.errors, NODES)
     pairs = [(first, second)] if first is second else [(first, second), (second, first)]
     for one, other in pairs:
         times = 2.0 if first is second else 1.0
         mine, doubt = (part * weights * times for part in one(points))
         for k in range(count):
-            rows = slice(k * _NODES, (k + 1) * _NODES)
+            rows = slice(k * NODES, (k + 1) * NODES)
             at = nodes[rows, None]
             # further out, and on whole panels below e/2
             reach = int(np.searchsorted(points, panels.top - at[0, 0]))
@@ -263,10 +265,10 @@ def _closed(first: Density, second: Density, value: Array, wrong: Array) -> Dens
     for one, other in ((first, second), (second, first)):
         reached = sum(other(np.maximum(at - highest, 0.27 * at)) + other(at + np.maximum(panels.lowest, -0.5 * at)))
         reached = np.where(at > panels.edges[1], reached, 2 * other.around)
-        wrong = wrong + _QUADRATURE * other.most_excess * (one.sizes() * panels.lengths * reached).sum(axis=1)
+        wrong = wrong + QUADRATURE * other.most_excess * (one.sizes() * panels.lengths * reached).sum(axis=1)
         wrong = wrong + 2 * one.around * panels.missed * math.exp(-0.5 * panels.top)
     wrong = 1.01 * wrong + SUMS * _UNIT * value
-    worst, largest = (part.reshape(-1, _NODES).max(axis=1) for part in (wrong, value))
+    worst, largest = (part.reshape(-1, NODES).max(axis=1) for part in (wrong, value))
     around = _around(first, second)
     known = Density(panels, steps, value, np.zeros(panels.lengths.size), around)
     slopes = panels.edges[1:] / (0.5 * _HIGH * panels.lengths)

@@ -50,14 +50,14 @@ def epsilon(steps: Sequence[tuple[Pair, int]], log_delta: float, tolerance: floa
     known = curve(steps)
     if known is None:
         return 0.0, math.inf
-    return certified_root(known, _loss(steps[0][0]).scale, log_delta)
+    return certified_root(known, loss_of(steps[0][0]).scale, log_delta)
 
 
 @np.errstate(all="ignore")
 def curve(steps: Sequence[tuple[Pair, int]]) -> Curve | None:
     """Certified bounds on log delta at epsilons >= 0; None where losses are spread too far."""
     ((pair, count),) = steps
-    loss = _loss(pair)
+    loss = loss_of(pair)
     nothing = math.exp(float(single.curve(pair)(np.zeros(1))[1][0]))
     missed = _MISSED * nothing / (1 + math.exp(float(loss.log_density(np.zeros(1))[0]))) / count
     most = _MOST_PANELS if count <= _FEWEST else _FEWER_PANELS
@@ -96,7 +96,7 @@ def curve(steps: Sequence[tuple[Pair, int]]) -> Curve | None:
     return np.errstate(all="ignore")(found)
 
 
-def _loss(pair: Pair) -> Loss:
+def loss_of(pair: Pair) -> Loss:
     assert isinstance(pair, Uniform)
     assert isinstance(pair.inner, GaussianPair)
     return Loss(pair.rate, 1 / pair.inner.mu)
