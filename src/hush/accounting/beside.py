@@ -52,6 +52,7 @@ _SPARE = 0.2  # of what a delta exceeds another by: what may be unsure of it
 _SEVERAL = 200  # steps that lines may tell apart better than a lattice
 _AROUND = 1.05  # times as far as the model says
 _ELSEWHERE = 1.0  # of log delta, in all links of a chain together
+_ROUNDING = 32.0  # minus the log of a share that may be rounding
 _DEPTHS = -50.0, -150.0, -300.0, -600.0  # logs of deltas that are expected
 _FAR = 0.8 * EPSILON_LIMIT  # a rough epsilon that asks for a look whether one part is beyond the limit
 
@@ -214,7 +215,7 @@ class Part:
     group: Group
     count: int
     log_floor: float
-    glances: int = 2
+    glances: int = 1
     """Looks that correct the model."""
 
     @cached_property
@@ -285,8 +286,16 @@ class Part:
         log_p, log_q = power.pieces()
         with np.errstate(invalid="ignore"):
             losses = log_p - log_q
-        told = np.isfinite(losses) & np.isfinite(log_p)
-        return thinned(losses[told], log_p[told], math.exp(max(self.log_floor, self._leak))) if told.any() else None
+        # up to the diagonal, and without what is rounding beside all before it; below masses are mirror images
+        above = np.isfinite(losses) & np.isfinite(log_p) & (log_p > power.power[1:] - _ROUNDING)
+        above &= np.cumsum(above & (losses <= 0)) == 0
+        losses, log_p, log_q = losses[above], log_p[above], log_q[above]
+        if losses.size == 0:
+            return None
+        rest = math.log(max(1 - float(np.exp(log_p).sum() + np.exp(log_q).sum()), 1e-300))
+        told = log_q > -745
+        losses, logs = np.concatenate([losses, [0.0], -losses[told]]), np.concatenate([log_p, [rest], log_q[told]])
+        return thinned(losses, logs, math.exp(max(self.log_floor, self._leak)))
 
     @cached_property
     def _leak(self) -> float:
@@ -358,7 +367,7 @@ def _task(parts: Sequence[Part], aim: Aim, finer: float) -> Task:
     return Task(aim, tuple(laws))
 
 
-def _parts(mechanism: Mechanism, log_delta: float, glances: int = 2) -> list[Part]:
+def _parts(mechanism: Mechanism, log_delta: float, glances: int = 1) -> list[Part]:
     counted = [(part, count) for part, count in mechanism.parts() if isinstance(part, Group)]
     floor = log_delta + math.log(_LEFT / sum(count for _, count in counted))
     return [Part(part, count, floor, glances) for part, count in counted]

@@ -37,7 +37,8 @@ _LOST = 1e-290  # more than products too small for floating point add up to
 _COARSE, _POINTS = 600, (2500, 9000)  # of lattices
 _NARROWED = 0.7  # times what it was: a finer lattice was worth it
 _LONGEST = 20_000  # points of a sum
-_LOOKS = 12  # at most
+_LOOKS = 16  # at most
+_SAME, _UNSETTLED = 0.5, 40.0  # of log delta: what changes little; how much smaller it may be than it seems
 _FINER = 0.6  # times what a lattice held before: worth a finer one
 _DEEPEST = -650.0  # log delta that is told
 _FURTHEST = 1.2 * EPSILON_LIMIT
@@ -63,8 +64,9 @@ class Frame:
     @staticmethod
     def of(length: float, top: float, points: int, rare: float, spread: float, *, above: bool) -> Frame:
         """With so many points in such a length."""
-        size, exponent = math.frexp(max(length, 1e-200) / points)
-        spacing = math.ldexp(math.ceil(size * 2**20), exponent - 20)  # multiples of it are floating-point numbers
+        # multiples of the spacing are floating-point numbers: it has twenty digits, and they are below 2^33
+        size, exponent = math.frexp(max(length, 1e-5 * abs(top), 1e-200) / points)
+        spacing = math.ldexp(math.ceil(size * 2**20), exponent - 20)
         return Frame(spacing, math.ceil(top / spacing), rare, above, spread)
 
     @property
@@ -179,8 +181,10 @@ class Look:
 def look(laws: Laws, top: float, points: int, *, log_delta: float | None = None, epsilon: float = 0.0) -> Look | None:
     """From above, on lattices each finer than the one before; None where a delta is not reached."""
     at, size, length, spread = epsilon, _DEEPEST if log_delta is None else log_delta, top, math.inf
+    settled = log_delta is not None
     for _ in range(_LOOKS):
-        frame = Frame.of(length, top, points, math.exp(max(size, _DEEPEST)) * _RARE, spread, above=True)
+        rare = math.exp(max(size - (0.0 if settled else _UNSETTLED), _DEEPEST)) * _RARE
+        frame = Frame.of(length, top, points, rare, spread, above=True)
         single = [on_lattice(law, frame) for law, _ in laws]
         powers = [one.times(count, frame) for one, (_, count) in zip(single, laws, strict=True)]
         whole = summed(powers, frame)
@@ -190,16 +194,19 @@ def look(laws: Laws, top: float, points: int, *, log_delta: float | None = None,
             if math.isinf(at):
                 return None
         else:
-            size = float(total.log_delta(np.array([epsilon]))[0])
+            before, size = size, float(total.log_delta(np.array([epsilon]))[0])
+            settled = abs(size - before) < _SAME
         # the others may go down again, once one of them has taken the total beyond epsilon
         down = frame.spacing * sum(max(-one.first, 0) for one in powers)
         needed, narrower = at + _MARGIN + down, math.inf
-        if whole.infinite - surely_infinite(laws) <= _SELDOM * _RARE * math.exp(max(size, _DEEPEST)):
+        if whole.infinite - surely_infinite(laws) <= _SELDOM * max(rare, _LOST):
             needed = min(needed, max(total.top, at) + 3 * frame.spacing)
             narrower = 2 * (needed - at)
         found = Look(at, size, frame, single, powers, whole.masses.size, total, narrower)
         shorter = min(found.length, needed + down)
-        if shorter > _FINER * length and narrower >= _FINER * spread:
+        if spread < math.inf and needed > top:
+            break  # more was cut off than was to be: no lattice that is finer says more
+        if shorter > _FINER * length and narrower >= _FINER * spread and settled:
             break
         top, length, spread = needed, shorter, narrower
     return found
