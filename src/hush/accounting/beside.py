@@ -46,8 +46,9 @@ _SHARPEST, _BLUNTEST = 4.5e-4, 2e-3  # of log delta
 _SHARP = 5e-4  # of log delta, on either side
 _DEEP = 200.0  # a log delta below minus that is known no less well
 _ROUNDS = 3
-_FINEST = 6  # times as many points in the last of them
+_FIRST, _FINEST = 3.0, 9.0  # times as many points in the first and in the last of them: lines that are sharp serve all
 _GLANCE = 0.2  # times as many points where a rough look will do
+_STILL = 0.7  # times as wide as before: more points say no more
 _SPARE = 0.2  # of what a delta exceeds another by: what may be unsure of it
 _SEVERAL = 200  # steps that lines may tell apart better than a lattice
 _AROUND = 1.05  # times as far as the model says
@@ -74,7 +75,7 @@ def epsilon(mechanism: Mechanism, log_delta: float, tolerance: float) -> tuple[f
     """Certified bounds on epsilon."""
     parts = _parts(mechanism, log_delta, glances=0)
     aim = _aim(parts, log_delta=log_delta)
-    low, high, finer = 0.0, math.inf, 1.0
+    low, high, finer = 0.0, math.inf, _FIRST
     if aim is None or aim.at > _FAR:
         if _beyond(parts, log_delta):
             return EPSILON_LIMIT, math.inf
@@ -89,9 +90,9 @@ def epsilon(mechanism: Mechanism, log_delta: float, tolerance: float) -> tuple[f
     parts = _parts(mechanism, log_delta)
     aim = _aim(parts, log_delta=log_delta) or aim
     for _ in range(_ROUNDS):
-        task = _task(parts, aim, finer)
+        task, before = _task(parts, aim, finer), high - low
         low, high = within((low, high), task.epsilon(log_delta, tolerance))
-        if low >= EPSILON_LIMIT or is_narrow(low, high, 1.1 * tolerance):
+        if low >= EPSILON_LIMIT or is_narrow(low, high, 1.1 * tolerance) or _STILL * before < high - low < math.inf:
             break
         finer = min(_closer(finer, (high - low) / (tolerance * high)), _FINEST)
         aim = task.aimed(log_delta=log_delta) or aim
