@@ -6,7 +6,7 @@ Gaussian steps on Poisson samples, one record removed or, where losses are large
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -31,6 +31,7 @@ _LARGE = -30.0  # a log delta for which losses are mostly large
 _ORDERS = np.geomspace(0.8, 1.25, 21)  # as parts of a line's own
 _BINNED = 3e-4  # of log delta: what bins know at once
 _ROUGHLY = 0.03  # of log delta: known no better, bins of C_p cost less than integrals without
+_FURTHEST = 1e6  # an epsilon that no link needs
 _ALMOST = 1.3  # times what is asked for, which is less than what is needed
 _NEARBY = 0.7  # logs of epsilons
 _FURTHER = 1.5  # as deep as that a line may be asked, as a multiple of its own log delta
@@ -134,7 +135,8 @@ class Binned:
 
     def smooth(self, epsilon: float, size: float, enough: float) -> Curve | None:
         """Without bins, where that is good enough."""
-        found = plain.curve_at(self.task, epsilon, size, enough) if epsilon > 0 and plain.fits(self.task) else None
+        serves = 0 < epsilon < _FURTHEST and plain.fits(self.task)
+        found = plain.curve_at(self.task, epsilon, size, enough) if serves else None
         return found if found is not None and width_at(found, epsilon) <= enough else None
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
@@ -192,8 +194,8 @@ class Sampled:
     before: jumps.Jumps | None = None
     failed: float = 0.0
     """Where one contour integral took too many nodes: nearby, to the left, it would as well."""
-    lost: float = 1e-300
-    """Where labelled ones say little: nearby bins are asked first."""
+    lost: list[float] = field(default_factory=list)
+    """Where labelled ones said little: nearby bins are asked first, and after two such losses alone."""
     one_sided: bool = True
 
     @cached_property
@@ -220,12 +222,13 @@ class Sampled:
             size = float(self.tails(np.array([epsilon]), np.array([min(saddle, size)]))[0])
         elif saddle < _MANY:
             size = saddle
-        at_once = tolerance > _BINNED or abs(math.log(max(epsilon, 1e-300) / self.lost)) < _NEARBY
-        binned = self.binned.curve(epsilon, size, tolerance) if at_once else None
-        if binned is not None and width_at(binned, epsilon) <= enough:
+        lost = sum(abs(math.log(max(epsilon, 1e-300) / other)) < _NEARBY for other in self.lost)
+        binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED or lost > 0 else None
+        if binned is not None and (lost > 1 or width_at(binned, epsilon) <= enough):
             return binned
         found = self.jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None
-        self.lost = epsilon if found is None and epsilon > 0 else self.lost
+        if found is None and epsilon > 0:
+            self.lost.append(epsilon)
         return found or binned or self.binned.curve(epsilon, size, tolerance)
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:

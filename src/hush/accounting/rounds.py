@@ -19,6 +19,7 @@ from hush.accounting.losses import Array
 _ROUNDS = 5
 _GLANCES = 2
 _SCALES = 0.8, 1.25
+_SHARPER = 20.0  # times, at most, from one look to the next
 _NEAR = 0.1  # of log delta: so close, others would be no better
 _NARROWED = 0.7  # times what was known before: a look that was worth it
 _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
@@ -65,7 +66,8 @@ def epsilon(
         if k > 1 and not high - low < _NARROWED * width:
             break  # nor would another look help
         width = high - low
-        chain.sharpness /= 3 if high < 1.03 * low or k > 1 else 1  # the links are where they should be
+        if high < 1.03 * low or k > 1:  # the links are where they should be: what keeps bounds apart is unsure points
+            chain.sharpness /= min(max(2 * (high - low) / (tolerance * high), 3.0), _SHARPER)
     return min(low, high), max(low, high)
 
 
@@ -157,8 +159,12 @@ def log_delta(
             high = min(high, chain.split(_summing_to(scale * links.slopes, at)))
             if high - low <= tolerance * max(1.0, -high):
                 return min(low, high), max(low, high)
+            if unknown := low == -math.inf and high == 0:
+                break  # nothing is known of some link
             if high - low < _NEAR and at > 0.5 * float(np.abs(links.slopes).sum()):
                 break  # links are where they belong, but where they cross the diagonal
+        if k > 0 and unknown:
+            break
         if chain.epsilons.size > MOST or (k > 1 and not high - low < _NARROWED * width):
             break  # nor would another look help
         width = high - low
