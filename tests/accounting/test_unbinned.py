@@ -152,6 +152,15 @@ def test_no_transform_is_larger_than_its_decay(name: str, c: float) -> None:
     assert more.log_decay(c, 200.0) < more.log_decay(c, 0.0)
 
 
+def test_much_noise_decays_as_a_gaussian_does() -> None:
+    # E[g^(1+s)] of a release without sampling is e^{mu^2 s (s+1)/2}, and g is that of a sample at a rate next to 1
+    mu, c, height = 1e-4, 5e4, 6e4
+    _, more = unbinned._laws(Poisson(GaussianPair(mu), 1 - 1e-9), c, -600.0, -45.0)
+    size = 0.5 * mu**2 * (c * (c + 1))
+    assert more.log_mgf(np.array([c]))[0] == pytest.approx(size, rel=1e-6)
+    assert size - 0.5 * (mu * height) ** 2 - 1e-6 <= more.log_decay(c, height) <= size - 0.45 * (mu * height) ** 2
+
+
 MIXED: list[tuple[Pair, int]] = [
     (Poisson(GaussianPair(0.25), 0.1), 900),
     (Poisson(LaplacePair(0.2), 0.3), 120),

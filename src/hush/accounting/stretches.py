@@ -48,7 +48,8 @@ _WEIGHTS = np.array(
 _NODES, _WEIGHTS = np.concatenate([-_NODES[::-1], _NODES]), np.concatenate([_WEIGHTS[::-1], _WEIGHTS])
 _RADII = np.array([1.4, 2.0, 3.0, 4.5, 7.0])  # of Bernstein ellipses that are tried
 _CELLS = np.linspace(-1.0, 1.0, 9)  # of a panel, widened to an ellipse, on each of which a bound is taken
-_TURNS = math.pi / 2 * np.geomspace(1e-3, 0.7, 14)  # angles by which paths are moved
+_SHIFTS = np.geomspace(1e-3, 1.0, 14)  # by which paths are moved, as parts of the largest: of the angle, or of x
+_TURN, _LIFT = 0.35 * math.pi, 8.0
 _SIDES = 16  # cells of what leads to them
 
 
@@ -161,15 +162,16 @@ class Stretch:
         peak = float(logs.max())
         along = np.append(0.0, np.cumsum(np.exp(logs - peak).reshape(count, -1).sum(axis=1)))
         edge_logs = power * at_edges + self._log_density(edges) - peak
-        shifts = _TURNS / self.slope
+        shifts = min(_TURN / self.slope, _LIFT) * _SHIFTS
+        turns = self.slope * shifts
         lifted = 0.5 * self.bend * shifts**2
-        angle, thin = _turned(shares, _TURNS[:, None])
+        angle, thin = _turned(shares, turns[:, None])
         above = np.exp(logs - peak + power * thin - height * angle + lifted[:, None])
         panels = above.reshape(shifts.size, count, -1).sum(axis=2)
         after = np.pad(np.cumsum(panels[:, ::-1], axis=1)[:, ::-1], ((0, 0), (0, 1)))
-        cells = np.multiply.outer(_TURNS, np.arange(_SIDES) / _SIDES)
+        cells = np.multiply.outer(turns, np.arange(_SIDES) / _SIDES)
         damped = np.exp(-height * _turned(edge_shares[:, None, None], cells)[0]).sum(axis=2).T
-        highest = lifted - min(power, 0.0) * np.log(1 / np.cos(0.5 * _TURNS)) + np.log(shifts / _SIDES)
+        highest = lifted - min(power, 0.0) * np.log(1 / np.cos(0.5 * turns)) + np.log(shifts / _SIDES)
         sides = np.exp(edge_logs + highest[:, None]) * damped
         found = along + after + sides + sides[:, -1:]
         best, edge = divmod(int(np.argmin(found)), found.shape[1])
