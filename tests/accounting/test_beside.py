@@ -204,3 +204,16 @@ def test_delta_at_zero_where_all_points_of_a_curve_decide() -> None:
     found = run.delta(0.0)
     assert found.lower <= 0.467890302556878 <= found.upper
     assert found.width < 1e-3
+
+
+def test_groups_that_tell_all_or_nothing_have_the_delta_of_what_they_tell() -> None:
+    """An answer that is all but sure on a sample: one of six records is in it with 6 * 0.003, and twice at least once.
+
+    Lattices had become finer and finer where no loss is left to be told apart, beyond what integers count.
+    """
+    run = RandomisedResponse(38.0, ADD_REMOVE).poisson(0.003).group(6) * 2
+    found = run.delta(0.0)
+    assert found.lower <= 1 - (1 - 6 * 0.003) ** 2 <= found.upper
+    assert found.width < 1e-4
+    beside_gaussians = RandomisedResponse(40.0, ADD_REMOVE).poisson(0.3).group(3) + Gaussian(133.0).group(3)
+    assert beside_gaussians.delta(0.0).lower >= 0.9 - 1e-6

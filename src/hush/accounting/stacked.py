@@ -40,6 +40,7 @@ _LONGEST = 20_000  # points of a sum
 _LOOKS = 16  # at most
 _SAME, _UNSETTLED = 0.5, 40.0  # of log delta: what changes little; how much smaller it may be than it seems
 _FINER = 0.6  # times what a lattice held before: worth a finer one
+_FINEST = 2.0**-32  # of the largest loss: multiples of a finer spacing would be rounded
 _DEEPEST = -650.0  # log delta that is told
 _FURTHEST = 1.2 * EPSILON_LIMIT
 _DEVIATIONS = -5.5, 38.0  # of a Gaussian, that count
@@ -62,10 +63,11 @@ class Frame:
     """
 
     @staticmethod
-    def of(length: float, top: float, points: int, rare: float, spread: float, *, above: bool) -> Frame:
-        """With so many points in such a length."""
+    def of(laws: Laws, length: float, top: float, points: int, rare: float, spread: float, *, above: bool) -> Frame:
+        """With so many points in such a length, unless these laws reach so far out that they wouldn't be exact."""
         # multiples of the spacing are floating-point numbers: it has twenty digits, and they are below 2^33
-        size, exponent = math.frexp(max(length, 1e-5 * abs(top), 1e-200) / points)
+        furthest = max(abs(top), *(_furthest(law) for law, _ in laws))
+        size, exponent = math.frexp(max(length / points, _FINEST * furthest, 1e-200))
         spacing = math.ldexp(math.ceil(size * 2**20), exponent - 20)
         return Frame(spacing, math.ceil(top / spacing), rare, above, spread)
 
@@ -184,7 +186,7 @@ def look(laws: Laws, top: float, points: int, *, log_delta: float | None = None,
     settled = log_delta is not None
     for _ in range(_LOOKS):
         rare = math.exp(max(size - (0.0 if settled else _UNSETTLED), _DEEPEST)) * _RARE
-        frame = Frame.of(length, top, points, rare, spread, above=True)
+        frame = Frame.of(laws, length, top, points, rare, spread, above=True)
         single = [on_lattice(law, frame) for law, _ in laws]
         powers = [one.times(count, frame) for one, (_, count) in zip(single, laws, strict=True)]
         whole = summed(powers, frame)
@@ -210,6 +212,13 @@ def look(laws: Laws, top: float, points: int, *, log_delta: float | None = None,
             break
         top, length, spread = needed, shorter, narrower
     return found
+
+
+def _furthest(law: GaussianLaw | Outcomes) -> float:
+    """How far out a loss may be, of a Gaussian that counts."""
+    if isinstance(law, GaussianLaw):
+        return 0.5 * law.squared + _DEVIATIONS[1] * math.sqrt(law.squared)
+    return float(np.abs(law.losses[[0, -1]]).max())
 
 
 def _root(law: Points, log_delta: float) -> float:
@@ -324,7 +333,8 @@ class Curve:
 
     @staticmethod
     def of(less: Laws, more: Laws, length: float, top: float, points: int, rare: float, spread: float) -> Curve:
-        frames = [Frame.of(length, top, points, rare, spread, above=above) for above in (False, True)]
+        both = (*less, *more)
+        frames = [Frame.of(both, length, top, points, rare, spread, above=above) for above in (False, True)]
         below, above = (stack(laws, frame) for laws, frame in zip((less, more), frames, strict=True))
         steps = sum(count for _, count in less)
         sizes = [law.losses.size if isinstance(law, Outcomes) else 4 for law, _ in less]
