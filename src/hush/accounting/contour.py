@@ -24,6 +24,7 @@ from hush.accounting.line import (
     power_errors,
 )
 from hush.accounting.roots import bracketed_root
+from hush.accounting.thinning import standing
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex, Grid, Numbers, Step
 
 REMOVE, ADD = +1, -1
@@ -181,23 +182,19 @@ def line(task: Problem, c: float, log_negligible: float = LOG_NEGLIGIBLE) -> Lin
 
 
 def _height(task: Problem, c: float, value: float, spacing: float, log_negligible: float) -> float:
-    """The smallest |Im s| (up to a factor 1.4) beyond which the integrand is provably negligible."""
-    powers = float(task.power(c))
-    sizes = [float(_log_mean(grid, np.array([powers]))[0]) for grid in task.grids]
+    """The smallest |Im s| (up to a factor 1.4) beyond which the integrand is negligible, as far as some steps show."""
+    power = float(task.power(c))
+    grids = standing(task.grids)
+    sizes = [float(_log_mean(grid, np.array([power]))[0]) for grid, _ in grids]
     height = 8 * spacing
     while height < _MOST_NODES * spacing * 1.4:
-        if _log_tail(task, c, value, height, sizes) < log_negligible:
+        log_tail = 0.5 * task.gaussian * (c * (c + 1) - height**2) - value
+        for (grid, share), size in zip(grids, sizes, strict=True):
+            log_tail += share * grid.step.count * transform.log_decay(grid, power, height, size)
+        if log_tail < log_negligible:
             return height
         height *= 1.4
     return np.inf
-
-
-def _log_tail(task: Problem, c: float, value: float, height: float, log_sizes: Sequence[float]) -> float:
-    total = 0.5 * task.gaussian * (c * (c + 1) - height**2) - value
-    powers = float(task.power(c))
-    for grid, size in zip(task.grids, log_sizes, strict=True):
-        total += grid.step.count * transform.log_decay(grid, powers, height, size)
-    return total
 
 
 def _evaluate(

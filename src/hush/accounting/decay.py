@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from hush.accounting.strips import LOG_SQRT_2PI, Part, ladder, log_sum
 
+Bend = tuple[int, int]
+"""Which of the shifts worth trying a line of integration runs at: first at one, then at a lower one, or the same."""
 
-def log_bound(part: Part, real: float, height: float) -> float:
+
+def log_bound(part: Part, real: float, height: float, known: Collection[Bend] = ()) -> tuple[float, Bend]:
     """A bound on log |E[g^r; label]| for every |Im r| >= height, by cells: good to a few parts in a hundred.
 
     The line of integration runs at one height b0 up to some x and then, nearer to the axis, at b1 < b0, where a narrow
     window ends.  On the piece that joins them |g|^a, exp(-H arg g) and the window are each at their largest at one end.
+    The best of all such bends, or of those `known` to be good for a step that is much alike; and which it is.
     """
     shifts = [shift for shift in [0.0, *ladder(part)] if shift <= 0.5 * np.pi * part.step.noise]
-    lines = [part.log_cells(real, height, float(shift)) for shift in shifts]
-    lefts = [part.log_left(real, height, float(shift)) for shift in shifts]
-    sides = [part.log_side(real, height, 0.0, float(shift)) for shift in shifts]
+    bends = [(i, j) for i, j in known if i < len(shifts)] or [(i, j) for i in range(len(shifts)) for j in range(i + 1)]
+    used = sorted({k for bend in bends for k in bend})
+    lines = {k: part.log_cells(real, height, float(shifts[k])) for k in used}
+    lefts = {k: part.log_left(real, height, float(shifts[k])) for k in used}
+    sides = {k: part.log_side(real, height, 0.0, float(shifts[k])) for k in used}
+    best, chosen = np.inf, bends[0]
     with np.errstate(all="ignore"):
-        best = min(part.log_total(real, height, float(shift)) for shift in shifts)
-        top = min(float(line.max()) for line in lines)  # other lines may be infinite beside this one: so they are
-        cells = [np.exp(line - top) for line in lines]
+        top = min(float(line.max()) for line in lines.values())  # others may be infinite beside it: so they are
+        cells = {k: np.exp(line - top) for k, line in lines.items()}
         # sums over the cells before and after, relative to the top, with 1e-300 for what underflows
-        befores = [np.cumsum(cell) + 1e-300 for cell in cells]
-        afters = [np.cumsum(cell[::-1])[::-1] + 1e-300 for cell in cells]
-        for i, high in enumerate(shifts):
-            far = part.profile(float(high))
-            for j, low in enumerate(shifts[:i]):
-                near = part.profile(float(low))
+        befores = {k: np.cumsum(cell) + 1e-300 for k, cell in cells.items()}
+        afters = {k: np.cumsum(cell[::-1])[::-1] + 1e-300 for k, cell in cells.items()}
+        for i, j in bends:
+            if i == j:
+                bound = part.log_total(real, height, float(shifts[i]))
+            else:
+                high, low = shifts[i], shifts[j]
+                far, near = part.profile(float(high)), part.profile(float(low))
                 modulus = near.modulus if real >= 0 else far.modulus
                 side = (
                     real * modulus
@@ -37,13 +47,16 @@ def log_bound(part: Part, real: float, height: float) -> float:
                 )
                 side = side + (far.base + np.log((high - low) / part.cells[1]) - top)
                 total = befores[i][:-1] + afters[j][1:] + np.exp(side[:-1])
-                bound = np.log(np.nanmin(total)) + top
-                best = min(best, float(np.logaddexp.reduce([bound, lefts[i], sides[j]])))
-    return best
+                bound = float(np.logaddexp.reduce([np.log(np.nanmin(total)) + top, lefts[i], sides[j]]))
+            if bound < best:
+                best, chosen = bound, (i, j)
+    return best, chosen
 
 
-def log_sharp_bound(part: Part, real: float, height: float) -> float:
+def log_sharp_bound(part: Part, real: float, height: float, known: Collection[float] = ()) -> tuple[float, float]:
     """The same, good to many digits: fit to be raised to a large power.  For a label without `rises`.
+
+    By the best shift, or those `known` to be good for a step that is much alike, in units of its noise; and which.
 
     M(b) is summed by the trapezoidal rule.  Its integrand |g(x+ib)|^a exp(-H arg g(x+ib)) and the bound of the window
     extend to complex x + iy, where 2 Re arg g -> arg g(x + i(b+y)) + arg g(x + i(b-y)) >= 0 for |y| <= b or
@@ -56,9 +69,12 @@ def log_sharp_bound(part: Part, real: float, height: float) -> float:
     slope = float((shape * fine.hit).sum() / shape.sum()) / noise
     # the same few shifts whatever the height, so that what they need is computed once
     small = 0.5 * noise * 2.0 ** -np.arange(40)
-    best = np.inf
-    small = small[(small > 0.06 * height * slope) & (small < 1.1 * height * slope)]
-    for shift in np.unique(np.concatenate([small, ladder(part)])):
+    least, most = (0.2, 0.8) if known else (0.06, 1.1)
+    small = small[(small > least * height * slope) & (small < most * height * slope)]
+    wide = ladder(part)
+    best, chosen = np.inf, float(wide[-1])
+    others = [noise * share for share in known if noise * share <= wide[-1]] if known else wide
+    for shift in np.unique(np.concatenate([small, others])):
         turn = shift / noise
         inner = 1 - fine.hit * (1 - np.cos(turn))
         imaginary = fine.hit * np.sin(turn)
@@ -68,8 +84,10 @@ def log_sharp_bound(part: Part, real: float, height: float) -> float:
         if moved >= best:
             continue
         ends = part.log_ends(real, 0.0, float(shift)) + 2
-        best = min(best, float(np.logaddexp.reduce([moved, _log_sum_error(part, real, float(shift)), ends])))
-    return best
+        bound = float(np.logaddexp.reduce([moved, _log_sum_error(part, real, float(shift)), ends]))
+        if bound < best:
+            best, chosen = bound, float(shift)
+    return best, chosen / noise
 
 
 def _log_sum_error(part: Part, real: float, shift: float) -> float:

@@ -13,8 +13,10 @@ import numpy as np
 
 from hush.accounting import decay, rules
 from hush.accounting.contour import ADD, REMOVE, log1p, place
-from hush.accounting.labels import ROUNDED, Labels, is_split, log_size, reach_below
+from hush.accounting.labels import ROUNDED, Labels, is_split, log_size, reach_below, thinned_labels
 from hush.accounting.line import Line, alias_free_spacing, chernoff_points, chernoff_values, power_errors
+from hush.accounting.strips import Part
+from hush.accounting.thinning import alike
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Numbers
 
 _MOST_TERMS = 12_000_000
@@ -22,6 +24,8 @@ _FEW_STEPS = 1000
 _SHARP = -24.0
 """log of a tolerance below which every digit counts."""
 _CHUNK = 256
+_GOOD = 1.0
+"""log of how much more than wanted an error may be that no search would make smaller."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,16 @@ def candidates(labels: Sequence[Labels], aim: Aim) -> tuple[Array, Array]:
 
 def line_through(labels: Sequence[Labels], aim: Aim, most: int) -> Line | None:
     """The integral to about exp(budget), unless it takes more nodes than `most`."""
-    lines, objective = candidates(labels, aim)
+    some = thinned_labels(labels)
+    found = _line(labels, some, aim, most)
+    if found is None and len(some) < len(labels) and _line(some, some, aim, most) is not None:
+        found = _line(labels, labels, aim, most)
+    return found
+
+
+def _line(labels: Sequence[Labels], some: Sequence[Labels], aim: Aim, most: int) -> Line | None:
+    """The same, by a line and a number of nodes that suit some of the steps."""
+    lines, objective = candidates(some, aim)
     # Off the saddle point digits cancel, but the nodes may be further apart: a few digits buy many nodes.
     least = float(np.min(objective))
     if not np.isfinite(least):
@@ -93,25 +106,49 @@ def line_through(labels: Sequence[Labels], aim: Aim, most: int) -> Line | None:
     # where delta turns out larger than was asked for, less will do
     log_budget = max(aim.budget, least + aim.log_tolerance - 6)
     near = lines[objective < least + (3.0 if aim.log_tolerance > _SHARP else 0.7)]
-    tried = [_alias_free(labels, aim, float(c), log_budget) for c in near[:: max(len(near) // 4, 1)]]
+    tried = [_alias_free(some, aim, float(c), log_budget) for c in near[:: max(len(near) // 4, 1)]]
     spacing, c, value, points, values = max(tried, key=lambda one: one[0])
+    if some is not labels:
+        log_budget += min(float(_log_mgf(labels, aim.direction, np.array([c]))[0]) - value, 0.0)
+        spacing, c, value, points, values = _alias_free(labels, aim, c, log_budget)
     relative = log_budget - (value - c * aim.epsilon)
+    found = _height(labels, some, aim.direction, c, spacing, value, relative, most)
+    if found is None:
+        return None
+    # the errors of the nodes are summed against 1/|s (s+1)|
+    allowed = relative + 0.5 * np.log(abs(c * (c + 1))) - 1
+    return _evaluate(labels, aim.direction, c, spacing, *found, value, points, values, allowed)
+
+
+def _height(
+    labels: Sequence[Labels],
+    some: Sequence[Labels],
+    direction: int,
+    c: float,
+    spacing: float,
+    value: float,
+    relative: float,
+    most: int,
+) -> tuple[float, float] | None:
+    """How many nodes it takes until the rest is negligible, up to a quarter, and log of a bound on the rest."""
     tails: dict[float, float] = {}
 
-    def is_high_enough(count: float) -> bool:
+    def is_high_enough(these: Sequence[Labels], count: float) -> bool:
         enough = relative - 1 + np.log(np.pi * count * spacing)
-        tails[count] = _log_tail(labels, aim.direction, c, count * spacing, enough + value) - value
+        tails[count] = _log_tail(these, direction, c, count * spacing, enough + value) - value
         return bool(tails[count] <= enough)
 
     few, many = 8.0, float(most)
-    if not is_high_enough(many):
+    if not is_high_enough(some, many):
         return None
     while many > 1.25 * few:
         middle = np.sqrt(few * many)
-        few, many = (few, middle) if is_high_enough(middle) else (middle, many)
-    # the errors of the nodes are summed against 1/|s (s+1)|
-    allowed = relative + 0.5 * np.log(abs(c * (c + 1))) - 1
-    return _evaluate(labels, aim.direction, c, spacing, many, value, tails[many], points, values, allowed)
+        few, many = (few, middle) if is_high_enough(some, middle) else (middle, many)
+    while some is not labels and not is_high_enough(labels, many):
+        many *= 1.25
+        if many > most:
+            return None
+    return many, tails[many]
 
 
 def _alias_free(
@@ -136,23 +173,32 @@ def _log_tail(labels: Sequence[Labels], direction: int, c: float, height: float,
     power = 1 + c if direction == REMOVE else -c
     bulk, ratio = 0.0, 0.0
     roughly: list[tuple[Labels, float]] = []
-    for label in labels:
-        base = label.axis[1]
-        if base is None:
-            rough = decay.log_bound(label.middle, power, height) if label.step.count < _FEW_STEPS else np.inf
-            roughly.append((label, rough))
-            continue
-        part = float(log_size(base, np.array([power]))[0])
-        bulk += label.step.count * part
-        middle = decay.log_bound(label.middle, power, height)
-        ratio += label.step.count * float(np.logaddexp(0.0, middle - part))
+    for group in alike(labels):
+        bends: set[decay.Bend] = set()
+        for label in group:
+            base = label.axis[1]
+            if base is None and label.step.count >= _FEW_STEPS:
+                roughly.append((label, np.inf))
+                continue
+            middle, bend = decay.log_bound(label.middle, power, height, bends)
+            bends = bends or {bend}
+            if base is None:
+                roughly.append((label, middle))
+                continue
+            part = float(log_size(base, np.array([power]))[0])
+            bulk += label.step.count * part
+            ratio += label.step.count * float(np.logaddexp(0.0, middle - part))
     rest = bulk + float(_log_expm1(np.array([ratio]))[0]) if is_split(labels) else bulk
     total = rest + sum(label.step.count * rough for label, rough in roughly)
     if total <= enough or not roughly:
         return total
-    return rest + sum(
-        label.step.count * min(rough, decay.log_sharp_bound(label.middle, power, height)) for label, rough in roughly
-    )
+    for several in alike(roughly):
+        shifts: set[float] = set()
+        for label, rough in several:
+            sharp, shift = decay.log_sharp_bound(label.middle, power, height, shifts)
+            shifts = shifts or {shift}
+            rest += label.step.count * min(rough, sharp)
+    return rest
 
 
 def _evaluate(
@@ -161,8 +207,8 @@ def _evaluate(
     c: float,
     spacing: float,
     count: float,
-    value: float,
     log_tail: float,
+    value: float,
     points: Array,
     values: Array,
     log_allowed: float,
@@ -179,7 +225,7 @@ def _evaluate(
     while start < len(nodes):
         end = min(max(2 * start, few), len(nodes))
         low, high = float(nodes[start].imag), float(nodes[end - 1].imag)
-        chosen = [_rules(label, power, low, high, log_allowed, whole, top) for label in labels]
+        chosen = _all_rules(labels, power, low, high, log_allowed, whole, top)
         terms += sum(rule.size for pair in chosen for rule in pair if rule is not None) * (end - start)
         if terms > _MOST_TERMS:
             return None
@@ -239,13 +285,41 @@ def _least_bulk(label: Labels, power: float) -> float:
     return max(float(1 + rule.excess(at)[0].real - rule.missed(at)[0]) - 3 * ROUNDED, 1e-290)
 
 
-def _rules(
-    label: Labels, power: float, low: float, high: float, log_allowed: float, whole: float, top: float
-) -> tuple[rules.Rule, rules.Rule | None]:
-    """Rules for what is not bulk and for the bulk, good enough for all the steps together."""
-    allowed = max(log_allowed, -34.0) - 2 - np.log(label.step.count)
-    if label.bulk is None:
-        return rules.rule(label.middle, power, low, high, allowed, True), None
-    size = float(np.log(max(1 + label.axis[1].excess(np.array([power]))[0].real, 1e-290))) if label.axis[1] else 0.0
-    middle = rules.rule(label.middle, power, low, high, allowed + size - np.log(top), False)
-    return middle, rules.rule(label.bulk, power, low, high, allowed + size - np.log(whole), True)
+Strips = set[tuple[int, int]]
+
+
+def _all_rules(
+    labels: Sequence[Labels], power: float, low: float, high: float, log_allowed: float, whole: float, top: float
+) -> list[tuple[rules.Rule, rules.Rule | None]]:
+    """Rules for what is not bulk and for the bulk of each kind of step, good enough for all the steps together.
+
+    Of many kinds some are looked at closely, and what strips are best there serve the others, if they do.
+    """
+    chosen: list[tuple[rules.Rule, rules.Rule | None]] = []
+    for group in alike(labels):
+        middles: Strips = set()
+        bulks: Strips = set()
+        for label in group:
+            allowed = max(log_allowed, -34.0) - 2 - np.log(label.step.count)
+            if label.bulk is None:
+                chosen.append((_rule(label.middle, power, low, high, allowed, True, middles), None))
+                continue
+            assert label.axis[1] is not None
+            size = float(np.log(max(1 + label.axis[1].excess(np.array([power]))[0].real, 1e-290)))
+            middle = _rule(label.middle, power, low, high, allowed + size - np.log(top), False, middles)
+            chosen.append((middle, _rule(label.bulk, power, low, high, allowed + size - np.log(whole), True, bulks)))
+    return chosen
+
+
+def _rule(
+    part: Part, power: float, low: float, high: float, log_wanted: float, excess: bool, known: Strips
+) -> rules.Rule:
+    """By the known strips if they do, else by the best one, which is then known."""
+    if known:
+        found = rules.rule(part, power, low, high, log_wanted, excess, known)
+        if found.log_error < log_wanted + _GOOD:
+            return found
+    found = rules.rule(part, power, low, high, log_wanted, excess)
+    if found.strip is not None:
+        known.add(found.strip)
+    return found

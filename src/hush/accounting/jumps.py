@@ -41,6 +41,7 @@ from hush.accounting.labels import (
     log_all_bulk,
     lowered,
     reach_below,
+    thinned_labels,
 )
 from hush.accounting.line import Line, complements
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Step
@@ -161,16 +162,16 @@ def _apart(labels: Sequence[Labels], aim: Aim, reach: Reach) -> Jumps | None:
     other: it ends where they are equal.
     """
 
-    def parted(lowering: int) -> tuple[list[Labels], list[Labels]]:
-        split = lowered(labels, aim.epsilon, aim.budget, lowering, np.inf, _NARROW)
+    def parted(these: Sequence[Labels], lowering: int) -> tuple[list[Labels], list[Labels]]:
+        split = lowered(these, aim.epsilon, aim.budget, lowering, np.inf, _NARROW)
         return split, [Labels(label.step, label.bulk_edge, True) for label in split]
 
-    few, many = 0, 96
+    some, few, many = thinned_labels(labels), 0, 96
     while many - few > 1:
         middle = (few + many) // 2
-        rest, bulk = (float(np.min(candidates(some, aim)[1])) for some in parted(middle))
+        rest, bulk = (float(np.min(candidates(part, aim)[1])) for part in parted(some, middle))
         few, many = (middle, many) if rest < bulk else (few, middle)
-    split, alone = parted(many)
+    split, alone = parted(labels, many)
     line = line_through(split, aim, _MOST_NODES)
     bulk_line = None if line is None else line_through(alone, aim, _MOST_NODES)
     found = None if bulk_line is None else _set_up(split, aim, line, reach)
@@ -204,7 +205,7 @@ def _without_bulk(steps: Sequence[Step], aim: Aim) -> tuple[list[Labels], Reach,
             labels = choose_high(steps, aim.direction, aim.epsilon, aim.budget, reach.below, tilt)
         if labels is None or not all(label.middle.is_reasonable for label in labels):
             return None
-        lines, objective = candidates(labels, aim)
+        lines, objective = candidates(thinned_labels(labels), aim)
         if not np.isfinite(objective.min()):
             return None
         before, tilt = tilt, float(lines[np.argmin(objective)])

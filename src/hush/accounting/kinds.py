@@ -55,7 +55,7 @@ def gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:
             steps.append(Step(part.rate, part.inner.noise_multiplier, count))
         else:
             return None
-    return subsampled.Composition(tuple(steps), math.fsum(squares))
+    return subsampled.Composition(tuple(sorted(steps)), math.fsum(squares))
 
 
 def replaced_composition(mechanism: Mechanism) -> subsampled.Composition | None:
@@ -70,7 +70,7 @@ def replaced_composition(mechanism: Mechanism) -> subsampled.Composition | None:
             steps.append(Step(part.rate, part.inner.noise_multiplier, count))
         else:
             return None
-    return subsampled.Composition(tuple(steps), math.fsum(squares)) if steps else None
+    return subsampled.Composition(tuple(sorted(steps)), math.fsum(squares)) if steps else None
 
 
 def directions(mechanism: Mechanism, floor: float = 0.0) -> Sequence[Steps]:

@@ -18,6 +18,7 @@ from hush.accounting.contour import ADD, REMOVE, problem
 from hush.accounting.line import log_peak
 from hush.accounting.rules import Rule
 from hush.accounting.strips import Edge, Part
+from hush.accounting.thinning import standing
 from hush.accounting.transform import Array, Step, log_ratio
 
 ROUNDED = 1e-12
@@ -82,6 +83,11 @@ class Labels:
 def is_split(labels: Sequence[Labels]) -> bool:
     """Whether there is bulk."""
     return any(label.low is not None for label in labels)
+
+
+def thinned_labels(labels: Sequence[Labels]) -> Sequence[Labels]:
+    """Some of many kinds of steps, counted for all of them: for searches, not for certificates."""
+    return [replace(one, step=replace(one.step, count=one.step.count * share)) for one, share in standing(labels)]
 
 
 def on_axis(part: Part) -> Rule:

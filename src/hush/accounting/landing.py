@@ -7,6 +7,7 @@ search asks a curve where it falls to the target, believes it as far as it is sh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import gammaln
@@ -15,11 +16,14 @@ from hush.accounting import contour, jumps
 from hush.accounting.closed import single_step_log_delta
 from hush.accounting.contour import REMOVE
 from hush.accounting.crossing import EPSILON_LIMIT, NARROW, Curve, certified_root, is_narrow, search, within
+from hush.accounting.thinning import thinned
 from hush.accounting.transform import Array, Step
 
 ROUGH = -9.0
 """log of the relative accuracy of a delta that is good enough to find the place."""
 ENOUGH = 2e-7
+_FAIRLY = 1e-3
+"""The relative width of an epsilon that says where to look."""
 _FINEST = -33.0
 """log of a relative accuracy beyond which rounding counts more than anything else."""
 _SMALLEST = 3e-13
@@ -31,17 +35,36 @@ _NUDGES = np.array([1e-5, 1e-3, 0.05, 1.0])
 def epsilon(
     steps: Sequence[Step], direction: int, target: float, guess: float
 ) -> tuple[tuple[float, float], Curve | None]:
+    """A certified interval, and the curve it was last read from; sought for a few of many kinds of steps at first."""
+    if guess <= 0:
+        return ((0.0, np.inf), None)
+    begin = Begin(min(guess, EPSILON_LIMIT))
+    few = thinned(steps)
+    if len(few) < len(steps):
+        begin = _search(few, direction, target, begin, _FAIRLY)[1]
+    return _search(steps, direction, target, begin, NARROW)[0]
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Where a search begins, how sharply it looks there, and what served nearby."""
+
+    guess: float
+    tolerance: float = ROUGH
+    before: jumps.Jumps | None = None
+
+
+def _search(
+    steps: Sequence[Step], direction: int, target: float, begin: Begin, narrow: float
+) -> tuple[tuple[tuple[float, float], Curve | None], Begin]:
     """Set up roughly where epsilon is thought to be until that stands, then as sharply as the slope there asks for.
 
-    A certified interval, and the curve it was last read from.
+    And where a search for something narrower should begin.
     """
     found: tuple[tuple[float, float], Curve | None] = (0.0, np.inf), None
-    if guess <= 0:
-        return found
-    guess = min(guess, EPSILON_LIMIT)
-    below, above, tolerance, failed = 0.0, EPSILON_LIMIT, ROUGH, 0
-    served, finest = ROUGH, _FINEST
-    before: jumps.Jumps | None = None
+    guess, tolerance, before = begin.guess, begin.tolerance, begin.before
+    below, above, failed = 0.0, EPSILON_LIMIT, 0
+    served, finest, next_time = ROUGH, _FINEST, ROUGH
     # what falls with epsilon is log delta, or minus log(1 - delta)
     sign = -1 if contour.is_complement(target) else 1
     wanted = contour.log_complement(target) if sign < 0 else target
@@ -65,9 +88,9 @@ def epsilon(
         is_above = upper[0] < wanted if sign > 0 else lower[0] > wanted
         below, above = (guess, above) if is_below else (below, guess) if is_above else (below, above)
         if guess == EPSILON_LIMIT and is_below:
-            return (EPSILON_LIMIT, np.inf), jump.log_delta
+            return ((EPSILON_LIMIT, np.inf), jump.log_delta), Begin(guess, before=before)
         if is_above and jump.log_delta(np.zeros(1))[1][0] <= target:
-            return (0.0, 0.0), jump.log_delta
+            return ((0.0, 0.0), jump.log_delta), Begin(guess, before=before)
         failed += bool(tolerance < ROUGH and upper[0] - lower[0] > 0.5)
         if failed > 3:
             break
@@ -103,14 +126,16 @@ def epsilon(
         else:
             root = guess * float(np.clip(1 + short / slope, 0.03, 10.0))
         root = max(root, _SMALLEST)
-        sharp = float(np.clip(np.log(max(NARROW, 1e-12 / root) * max(slope, 1e-9)) - 2.2, -35.0, ROUGH))
+        sharp = float(np.clip(np.log(max(narrow, 1e-12 / root) * max(slope, 1e-9)) - 2.2, -35.0, ROUGH))
+        if known:
+            next_time = float(np.clip(sharp + np.log(NARROW / narrow), _FINEST, ROUGH))
         if known and (sharp_there or abs(root / guess - 1) < 0.01) and tolerance <= max(sharp + 0.5, finest):
             (low, high), _ = found
             was = high - low
             low, high = within((low, high), certified_root(jump.log_delta, root, target))
             found = (low, high), jump.log_delta
             sharp = min(sharp, tolerance - 3)
-            if is_narrow(low, high) or tolerance <= finest or high - low > 0.7 * was:
+            if is_narrow(low, high, narrow) or tolerance <= finest or high - low > 0.7 * was:
                 break
         if known and (located or abs(root / guess - 1) < 0.05 or upper[0] - lower[0] > 0.2 * slope):
             tolerance = min(sharp, tolerance)
@@ -119,7 +144,9 @@ def epsilon(
         guess = float(np.clip(root, _SMALLEST, EPSILON_LIMIT))
     if found[1] is None and before is not None:
         found = certified_root(before.log_delta, before.epsilon, target), before.log_delta
-    return found
+    low, high = found[0]
+    place = 0.5 * (low + high) if low > 0 and is_narrow(low, high, 0.1) else guess
+    return found, Begin(place, next_time, before)
 
 
 def _widths(jump: jumps.Jumps, here: float, there: float) -> tuple[float, float]:
@@ -148,13 +175,14 @@ def _slope(jump: jumps.Jumps, epsilon: float, sign: int, other: float) -> float:
 
 def few_jumps_epsilon(steps: Sequence[Step], direction: int, target: float) -> float:
     """The epsilon at which a few equal jumps, as many as do it best, have the probability delta: a guess."""
+    return _falls_to(lambda epsilon: few_jumps_log_delta(steps, direction, epsilon), target)
+
+
+def few_jumps_log_delta(steps: Sequence[Step], direction: int, epsilon: float) -> float:
+    """log of the probability that a few equal jumps, as many as do it best, add up to epsilon: a guess."""
     counts = np.array([1.0, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64]) if direction == REMOVE else np.ones(1)
-    counts = counts[counts <= sum(step.count for step in steps)]
-
-    def log_chance(epsilon: float) -> float:
-        return float(np.nanmax(counts * sum_of_log_deltas(steps, direction, epsilon / counts) - gammaln(counts + 1)))
-
-    return _falls_to(log_chance, target)
+    counts = counts[counts <= max(sum(step.count for step in steps), 1)]
+    return float(np.nanmax(counts * sum_of_log_deltas(steps, direction, epsilon / counts) - gammaln(counts + 1)))
 
 
 def one_jump_epsilon(steps: Sequence[Step], target: float) -> float:
@@ -193,20 +221,42 @@ def sum_of_log_deltas(steps: Sequence[Step], direction: int, epsilons: Array) ->
 def sharpest(
     steps: Sequence[Step], direction: int, epsilon: float, target: float, log_tolerance: float
 ) -> tuple[jumps.Jumps | None, float]:
-    """The sharpest of a few set-ups at epsilon, each for the delta that the one before found, and its width there."""
+    """The sharpest of a few set-ups at epsilon, each for the delta that the one before found, and its width there.
+
+    Of many kinds of steps a few say what delta that is.
+    """
+    few = thinned(steps)
+    if len(few) == len(steps):
+        return _sharpened(steps, direction, epsilon, target, log_tolerance, [ROUGH] * 3)[:2]
+    before, _, target = _sharpened(few, direction, epsilon, target, ROUGH, [ROUGH] * 6)
+    return _sharpened(steps, direction, epsilon, target, log_tolerance, [], before)[:2]
+
+
+def _sharpened(
+    steps: Sequence[Step],
+    direction: int,
+    epsilon: float,
+    target: float,
+    log_tolerance: float,
+    roughly: Sequence[float],
+    before: jumps.Jumps | None = None,
+) -> tuple[jumps.Jumps | None, float, float]:
+    """The sharpest set-up, after some that look roughly; its width at epsilon, and about log delta there."""
     best, narrowest, least, place = None, np.inf, max(target, -0.7), max(epsilon, _SMALLEST)
-    tolerances = [ROUGH, ROUGH, ROUGH, log_tolerance, log_tolerance + 4]
+    tolerances = [*roughly, log_tolerance, log_tolerance + 4]
     while tolerances:
-        jump = jumps.jumps(steps, direction, place, target, max(tolerances.pop(0), log_tolerance), best)
-        if jump is None:
-            target -= 25  # a delta taken for larger than it is leaves out all that makes it up
+        jump = jumps.jumps(steps, direction, place, target, max(tolerances.pop(0), log_tolerance), best or before)
+        lower, upper = (-np.inf, 0.0) if jump is None else (float(b[0]) for b in jump.log_delta(np.array([epsilon])))
+        if jump is None or (lower == -np.inf and upper == 0):
+            # a delta taken for larger than it is leaves out all that makes it up
+            target = min(target - 25, few_jumps_log_delta(steps, direction, place))
             continue
-        lower, upper = (float(bound[0]) for bound in jump.log_delta(np.array([epsilon])))
         if best is None or upper - lower < narrowest:
             best, narrowest = jump, upper - lower
+        unseen = min(upper - 5, few_jumps_log_delta(steps, direction, place))
+        target = min(0.5 * (lower + upper) if np.isfinite(lower) else unseen, least)
         if narrowest < max(ENOUGH if log_tolerance >= jumps.LOG_TOLERANCE else 0.0, 4 * np.exp(log_tolerance)):
             break
         if narrowest < 0.1:  # so much is known of delta: no need for another rough look
             tolerances = [one for one in tolerances if one < ROUGH]
-        target = min(0.5 * (lower + upper) if np.isfinite(lower) else upper - 5, least)
-    return best, narrowest
+    return best, narrowest, target

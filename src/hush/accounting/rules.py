@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,6 +31,8 @@ class Rule:
     """log of a bound on its error, rounding apart."""
     careful: bool = True
     """Whether many steps make it worth while to sum g^r - 1 - r (g-1) by its series where it is small."""
+    strip: tuple[int, int] | None = None
+    """Which of the shifts worth trying bound the strip that it was chosen by."""
 
     @cached_property
     def nodes(self) -> Complex:
@@ -229,20 +232,33 @@ def _expm1_minus(z: Numbers) -> Numbers:
 _FACTORIALS = [float(np.prod(np.arange(1.0, k + 1))) for k in range(2, 3 + _SERIES_TERMS)]
 
 
-def rule(part: Part, real: float, low: float, high: float, log_wanted: float, excess: bool) -> Rule:
-    """The rule with the fewest nodes found that is good to exp(log_wanted) for low <= Im r <= high."""
+def rule(
+    part: Part,
+    real: float,
+    low: float,
+    high: float,
+    log_wanted: float,
+    excess: bool,
+    known: Collection[tuple[int, int]] = (),
+) -> Rule:
+    """The rule with the fewest nodes found that is good to exp(log_wanted) for low <= Im r <= high.
+
+    Of all strips, or of those `known` to be good for a step that is much alike.
+    """
     steps = ladder(part)
     shifts = np.concatenate([-steps[::-1], [0.0], steps])
     size = float(np.hypot(real, high))
     totals, sides = np.full(len(shifts), np.inf), np.full(len(shifts), np.inf)
-    for i, shift in enumerate(shifts):
+    strips = [strip for strip in known if strip[1] < len(shifts)]
+    one, two = np.array(strips).T if strips else np.triu_indices(len(shifts), 1)
+    for i in np.unique(np.concatenate([one, two])):
+        shift = shifts[i]
         at = high if shift < 0 else low
         totals[i] = part.log_total(real, at, float(shift))
         sides[i] = part.log_side(real, at, min(float(shift), 0.0), max(float(shift), 0.0)) + 2
         if excess:  # 1 + r (g-1) too
             sides[i] = float(np.logaddexp(sides[i], part.log_polynomial_side(size, abs(float(shift))) + 2))
             totals[i] = float(np.logaddexp(totals[i], log_sum(part.log_polynomial(size, float(shift)))))
-    one, two = np.triu_indices(len(shifts), 1)
     beta = 0.5 * (shifts[two] - shifts[one])
     spacings = 2 * np.pi * beta / np.maximum(np.logaddexp(totals[one], totals[two]) - log_wanted + 1, 1.0)
     # digits lost to rounding on the line between, or to the sides, count before the number of nodes
@@ -278,4 +294,4 @@ def rule(part: Part, real: float, low: float, high: float, log_wanted: float, ex
     strip = np.logaddexp(totals[chosen[0]], totals[chosen[1]]) - 2 * np.pi * beta / spacing + 0.1
     ends = np.logaddexp.reduce([part.log_ends(real, at, shift) + 2, sides[chosen[0]], sides[chosen[1]]])
     error = np.logaddexp.reduce([strip, log_wanted + float(np.log(outside + 1e-300)), ends])
-    return Rule(part, shift, start, spacing, count, float(error), log_wanted < -28.0)
+    return Rule(part, shift, start, spacing, count, float(error), log_wanted < -28.0, chosen)

@@ -55,7 +55,7 @@ class Composition:
         pairs: list[tuple[Pair, int]] = []
         for step in self.steps:
             pair: Pair = Poisson(GaussianPair(1 / step.noise), step.rate)
-            pairs.append((pair if direction == REMOVE else pair.reverse(), step.count))
+            pairs.append((pair if direction == REMOVE else pair.reverse(), int(step.count)))
         if self.gaussian > 0:
             pairs.append((GaussianPair(float(np.sqrt(self.gaussian))), 1))
         return pairs

@@ -44,13 +44,14 @@ _LARGEST = 600.0
 """log of an E[g^r] that is a floating-point number with room to spare."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Step:
     """`count` equal steps of the Gaussian mechanism on a Poisson sample (sensitivity 1)."""
 
     rate: float
     noise: float
-    count: int
+    count: float
+    """Whole, but for a step that stands for others in a search."""
 
 
 @dataclass(frozen=True)

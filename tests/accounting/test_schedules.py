@@ -1,0 +1,132 @@
+"""Noise that moves: many kinds of steps that are much alike, where a few large losses decide."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy import fft
+from scipy.special import ndtr
+
+from hush.accounting import Bounds, Gaussian, Mechanism, compose, decay, rules, thinning
+from hush.accounting.strips import Edge, Part
+from hush.accounting.transform import Step
+
+SAMPLED = [
+    # noise at first, rate, steps of each kind, kinds, delta
+    (2.0, 2.2e-4, 4, 33, 4e-11),
+    (1.4, 0.02, 1, 8, 3e-13),
+    (0.62, 9.5e-5, 2, 40, 2e-5),
+    (2.3, 5.5e-4, 32, 20, 8e-37),
+]
+
+
+def schedule(noise: float, growth: float, rate: float, steps: int, kinds: int) -> Mechanism:
+    return compose([(Gaussian(noise * growth**k).poisson(rate), steps) for k in range(kinds)])
+
+
+@pytest.mark.parametrize(("noise", "rate", "steps", "kinds", "delta"), SAMPLED)
+def test_many_kinds_next_to_each_other_lie_between_as_many_steps_of_the_first_and_of_the_last(
+    noise: float, rate: float, steps: int, kinds: int, delta: float
+) -> None:
+    growth = 1 + 1e-10
+    found = schedule(noise, growth, rate, steps, kinds).epsilon(delta)
+    most, least = (
+        (Gaussian(one).poisson(rate) * (steps * kinds)).epsilon(delta) for one in (noise, noise * growth ** (kinds - 1))
+    )
+    assert found.width <= 1e-6 * found.upper
+    assert found.lower <= most.upper
+    assert found.upper >= least.lower
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "delta"),
+    [(2.3, 5.5e-4, 1472, 8e-37), (2.3, 5.5e-4, 800, 1e-45), (3.0, 1e-3, 1000, 1e-60), (2.3, 5.5e-4, 1472, 1e-50)],
+)
+def test_a_deep_delta_is_found_again_at_its_epsilon(noise: float, rate: float, steps: int, delta: float) -> None:
+    run = Gaussian(noise).poisson(rate) * steps
+    found = run.delta(run.epsilon(delta).upper)
+    assert found.lower <= delta
+    assert found.lower == pytest.approx(delta, rel=1e-3)
+    assert found.upper == pytest.approx(delta, rel=1e-3)
+
+
+def bracket(noises: list[float], rate: float, steps: int, epsilon: float, spacing: float, size: int) -> Bounds:
+    """delta by laws on a grid: every loss rounded up or down, convolved by FFT, what is beyond the grid for sure."""
+    grid = spacing * np.arange(-size // 4, size - size // 4)
+    deltas = []
+    for up in (0, 1):
+        transform, left_out = np.ones(size // 2 + 1, dtype=complex), 0.0
+        for noise in noises:
+            inner = (np.expm1(grid) + rate) / rate
+            x = noise * (np.log(np.maximum(inner, 1e-300)) + 0.5 / noise**2)
+            below = (1 - rate) * ndtr(x) + rate * ndtr(x - 1 / noise)
+            masses = np.diff(below)  # of losses between two points
+            law = np.zeros(size)
+            law[up : size - 1 + up] = masses
+            transform *= fft.rfft(np.roll(law, -(size // 4))) ** steps
+            left_out += steps * (1 - below[-1])
+        total = np.maximum(np.roll(fft.irfft(transform, size), size // 4), 0.0)
+        value = float((total * -np.expm1(np.minimum(epsilon - grid, 0.0))).sum())
+        deltas.append(value + up * left_out)
+    return Bounds(*deltas)
+
+
+@pytest.mark.parametrize(
+    ("noise", "last", "rate", "steps", "kinds", "delta"),
+    [(0.62, 2.0, 9.5e-5, 2, 40, 2e-5), (0.8, 3.0, 1e-3, 1, 25, 1e-6)],
+)
+def test_a_wide_schedule_agrees_with_laws_on_a_grid(
+    noise: float, last: float, rate: float, steps: int, kinds: int, delta: float
+) -> None:
+    growth = (last / noise) ** (1 / (kinds - 1))
+    run = schedule(noise, growth, rate, steps, kinds)
+    found = run.epsilon(delta)
+    assert found.width <= 1e-6 * found.upper
+    around = bracket([noise * growth**k for k in range(kinds)], rate, steps, found.upper, found.upper / 4000, 2**18)
+    assert around.lower <= delta <= around.upper
+    assert around.width < 0.2 * delta
+    there = run.delta(found.upper)
+    assert around.lower <= there.upper
+    assert there.lower <= around.upper
+
+
+def test_a_few_stand_for_all_where_what_they_add_up_to_is_smooth() -> None:
+    for size in (1, 2, 3, 5, 12, 13, 40, 97):
+        few = thinning.standing(list(range(size)))
+        assert len(few) <= 12
+        for power in (0, 1, 2):
+            assert sum(share * place**power for place, share in few) == pytest.approx(
+                sum(k**power for k in range(size))
+            )
+
+
+@pytest.mark.parametrize("part", [Part(Step(0.01, 0.8, 1), Edge(4.0, 0.07)), Part(Step(1e-3, 1.5, 1), Edge(5.0, 0.12))])
+def test_whatever_bend_or_strip_is_known_from_others_the_bounds_hold(part: Part) -> None:
+    real, height = 3.0, 40.0
+
+    def mean(power: complex) -> complex:
+        """E[g^r; label] by mpmath."""
+        rate, noise, edge = part.step.rate, part.step.noise, part.falls
+
+        def integrand(x: mp.mpf) -> mp.mpc:
+            ratio = 1 - rate + rate * mp.exp(x / noise - 0.5 / noise**2)
+            return ratio ** mp.mpc(power) * mp.npdf(x) * mp.ncdf((edge.place - x) / edge.width)
+
+        with mp.workdps(30):
+            return complex(mp.quad(integrand, [k / 2 for k in range(-26, 15)]))
+
+    size = math.log(abs(mean(complex(real, height))))
+    best, chosen = decay.log_bound(part, real, height)
+    assert decay.log_bound(part, real, height, {chosen})[0] == pytest.approx(best)
+    for bend in [(1, 0), (2, 2), (3, 1), (4, 0), (99, 0)]:
+        assert decay.log_bound(part, real, height, {bend})[0] >= max(size, best - 1e-12)
+    for share in (0.1, 0.5, 1.0):
+        assert decay.log_sharp_bound(part, real, height, {share})[0] >= size
+    for strip in [None, (3, 12), (5, 15), (8, 14)]:
+        rule = rules.rule(part, real, height - 5, height, -25.0, True, () if strip is None else {strip})
+        off = abs(complex(1 + rule.excess(np.array([complex(real, height)]))[0]) - mean(complex(real, height)))
+        assert off <= math.exp(rule.log_error) + float(rule.rounding(real, np.array([height]), True)[0])
+        assert math.exp(rule.log_error) < 1e-9 or strip is not None
