@@ -217,3 +217,12 @@ def test_groups_that_tell_all_or_nothing_have_the_delta_of_what_they_tell() -> N
     assert found.width < 1e-4
     beside_gaussians = RandomisedResponse(40.0, ADD_REMOVE).poisson(0.3).group(3) + Gaussian(133.0).group(3)
     assert beside_gaussians.delta(0.0).lower >= 0.9 - 1e-6
+
+
+def test_groups_that_tell_next_to_nothing_beside_a_largest_loss() -> None:
+    """Half of P has the largest loss of Laplace noise, 14/30 for 14 records: with two of them delta > 0 up to 28/30."""
+    nothing = Gaussian(4.5).poisson(6e-9).group(14) * 11
+    found = ((Laplace(30.0) * 2).group(14) + nothing).epsilon(8e-68)
+    assert found.lower <= 28 / 30 + 1e-4  # what a sample at 6e-9 adds, 18 deviations out, is far less
+    assert 28 / 30 <= found.upper * (1 + 1e-12)
+    assert found.upper - found.lower <= 1.1e-3 * found.upper

@@ -48,6 +48,7 @@ _DEEP = 200.0  # a log delta below minus that is known no less well
 _ROUNDS = 3
 _FIRST, _FINEST = 3.0, 9.0  # times as many points in the first and in the last of them: lines that are sharp serve all
 _GLANCE = 0.2  # times as many points where a rough look will do
+_NEARLY = 4.0  # times as wide as asked for
 _STILL = 0.7  # times as wide as before: more points say no more
 _SPARE = 0.2  # of what a delta exceeds another by: what may be unsure of it
 _SEVERAL = 200  # steps that lines may tell apart better than a lattice
@@ -163,7 +164,9 @@ class Task:
         found = 0.0, math.inf
         if self.steps <= MANY:
             found = stacked.epsilon(*self.both, self.aim.at, log_delta, tolerance)
-        if self.steps > _SEVERAL and not is_narrow(*found, tolerance):
+        # where delta falls steeply lines may tell a little more
+        tried = self.steps > _SEVERAL or is_narrow(*found, _NEARLY * tolerance)
+        if tried and not is_narrow(*found, 1.1 * tolerance):
             found = within(found, scattered.epsilon_of(self, log_delta, tolerance))
         return found
 
@@ -289,10 +292,10 @@ class Part:
             losses = log_p - log_q
         # up to the diagonal, and without what is rounding beside all before it; below masses are mirror images
         above = np.isfinite(losses) & np.isfinite(log_p) & (log_p > power.power[1:] - _ROUNDING)
-        above &= np.cumsum(above & (losses <= 0)) == 0
-        losses, log_p, log_q = losses[above], log_p[above], log_q[above]
-        if losses.size == 0:
+        if not above.any():
             return None
+        above &= (np.logaddexp(power.alpha[1:], power.power[1:]) <= 1e-9) & (losses > 0)
+        losses, log_p, log_q = losses[above], log_p[above], log_q[above]
         rest = math.log(max(1 - float(np.exp(log_p).sum() + np.exp(log_q).sum()), 1e-300))
         told = log_q > -745
         losses, logs = np.concatenate([losses, [0.0], -losses[told]]), np.concatenate([log_p, [rest], log_q[told]])
