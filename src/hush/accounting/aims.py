@@ -75,10 +75,9 @@ def aim(
     known = [(_listed(law), count) for law, count in laws if law is not None]
     if len(known) < len(laws):
         return None
-    if sum(count for _, count in known) > MANY:
-        points = [(law, count) for law, count in laws if not isinstance(law, Outcomes | None)]
-        return _by_saddle(Side(tuple(points), above=True), log_delta, epsilon)
-    return _by_sums(known, log_delta, epsilon)
+    found = _by_sums(known, log_delta, epsilon) if sum(count for _, count in known) <= MANY else None
+    points = [(law, count) for law, count in laws if not isinstance(law, Outcomes | None)]
+    return found or (_by_saddle(Side(tuple(points), above=True), log_delta, epsilon) if points else None)
 
 
 def _listed(law: Scattered | Outcomes) -> GaussianLaw | Outcomes:
