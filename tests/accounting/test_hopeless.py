@@ -91,3 +91,9 @@ def test_a_pure_composition_below_the_limit_never_is(seed: int) -> None:
         for k, (size, count) in enumerate(zip(sizes, counts, strict=True))
     ]
     assert not surely_beyond(steps, -700.0)
+
+
+def test_a_crowd_is_asked_as_a_smaller_one_first() -> None:
+    """Fewer records tell no more, and a thousand are beyond 1e4 already; a chain of a million would take minutes."""
+    crowd = (Gaussian(1.0).poisson(1e-2) * 100).group(10**6)
+    assert crowd.epsilon(1e-5) == Bounds(1e4, math.inf)

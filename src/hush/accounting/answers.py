@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -66,6 +67,7 @@ _SHOWN = 0.3  # of the tolerance: what a whole curve need not tell apart of delt
 _SMALLEST = 1e-300
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
 _DEEP_TAIL = -250.0  # and one where tails of projections have few digits left
+_CROWD = 1000  # records in a group whose chain takes a while
 _ENUMERABLE = 1000  # totals of all steps together
 
 
@@ -89,6 +91,10 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         return _ordered(subsampled.epsilon(gaussian, log_delta))
     if (known := sampled_leaks(mechanism)) and left_of(delta, known)[1] < 0:
         return Bounds(EPSILON_LIMIT, math.inf)  # the leak alone exceeds delta
+    if isinstance(mechanism, Group) and mechanism.size > _CROWD:
+        fewer = epsilon(replace(mechanism, size=_CROWD), delta, tolerance)
+        if fewer.lower >= EPSILON_LIMIT:  # fewer records tell no more
+            return fewer
     least, most, aim = 0.0, math.inf, tolerance or usual_tolerance(mechanism)
     if isinstance(mechanism, Group) and log_delta < _NEAR_ONE and grouped.fits(mechanism):
         least, most = grouped.epsilon(mechanism, log_delta, aim)
