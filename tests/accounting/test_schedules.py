@@ -10,7 +10,7 @@ import pytest
 from scipy import fft
 from scipy.special import ndtr
 
-from hush.accounting import Bounds, Gaussian, Mechanism, compose, decay, rules, thinning
+from hush.accounting import Bounds, Gaussian, Mechanism, compose, decay, integrals, landing, rules, thinning
 from hush.accounting.strips import Edge, Part
 from hush.accounting.transform import Step
 
@@ -91,6 +91,19 @@ def test_a_wide_schedule_agrees_with_laws_on_a_grid(
     there = run.delta(found.upper)
     assert around.lower <= there.upper
     assert there.lower <= around.upper
+
+
+def test_what_was_only_sought_with_a_few_kinds_is_no_bound_where_all_of_them_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noises = [0.5 if k in (17, 18) else 0.62 for k in range(40)]  # the few look past these two
+    steps = [Step(9.5e-5 * (1 + 1e-7 * k), noise, 2) for k, noise in enumerate(noises)]
+    monkeypatch.setattr(integrals, "_MOST_TERMS", 1_000_000)
+    (low, high), _ = landing.epsilon(steps, 1, math.log(2e-5), 0.0217)
+    around = bracket(noises, 9.5e-5, 2, 0.02, 5e-6, 2**18)
+    assert around.lower > 2e-5  # so epsilon exceeds 0.02
+    assert low <= 0.0223
+    assert high >= 0.02
 
 
 def test_a_few_stand_for_all_where_what_they_add_up_to_is_smooth() -> None:

@@ -65,6 +65,7 @@ def _search(
     guess, tolerance, before = begin.guess, begin.tolerance, begin.before
     below, above, failed = 0.0, EPSILON_LIMIT, 0
     served, finest, next_time = ROUGH, _FINEST, ROUGH
+    own: jumps.Jumps | None = None  # what served before may be a few steps', and says nothing of these
     # what falls with epsilon is log delta, or minus log(1 - delta)
     sign = -1 if contour.is_complement(target) else 1
     wanted = contour.log_complement(target) if sign < 0 else target
@@ -82,7 +83,8 @@ def _search(
                 continue
             above, guess = guess, float(np.sqrt(max(below, 0.4 * guess) * guess))
             continue
-        before, served = jump, tolerance
+        own = before = jump
+        served = tolerance
         lower, upper = values
         is_below = lower[0] > wanted if sign > 0 else upper[0] < wanted
         is_above = upper[0] < wanted if sign > 0 else lower[0] > wanted
@@ -142,8 +144,8 @@ def _search(
         if not below < root < above and abs(root / guess - 1) > 0.01:
             root = np.sqrt(max(below, 1e-3 * above) * above)
         guess = float(np.clip(root, _SMALLEST, EPSILON_LIMIT))
-    if found[1] is None and before is not None:
-        found = certified_root(before.log_delta, before.epsilon, target), before.log_delta
+    if found[1] is None and own is not None:
+        found = certified_root(own.log_delta, own.epsilon, target), own.log_delta
     low, high = found[0]
     place = 0.5 * (low + high) if low > 0 and is_narrow(low, high, 0.1) else guess
     return found, Begin(place, next_time, before)
