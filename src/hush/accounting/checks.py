@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from numbers import Real
 
-_MOST = 10**15  # more steps, records or projections than anybody has; below, numbers are exact
+_MOST = 2**53  # more steps, records or projections than anybody has; up to it floating-point numbers are exact
 
 
 def check_positive(name: str, value: float) -> None:
@@ -38,7 +38,7 @@ def check_whole(name: str, value: float) -> None:
     if not whole:
         raise ValueError(f"{name} must be a whole number from 1 on, got {value}.")
     if value > _MOST:
-        raise ValueError(f"{name} must be at most {_MOST:g}, got {value}.")
+        raise ValueError(f"{name} must be at most {_MOST:,}, got {value}.")
 
 
 def check_rate(rate: float) -> None:
