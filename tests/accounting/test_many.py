@@ -11,6 +11,7 @@ from scipy.special import ndtr
 
 from hush.accounting import REPLACE_ONE, Gaussian, many
 from hush.accounting.kinds import directions
+from hush.accounting.losses import GaussianPair, Uniform
 
 
 def _steps(noise: float, rate: float, count: int):
@@ -117,3 +118,33 @@ def test_where_large_losses_rule_others_answer():
     mechanism = Gaussian(0.5, REPLACE_ONE).poisson(1e-5) * 1000
     found = mechanism.epsilon(1e-4)
     assert found.width <= 1e-4 * found.upper
+
+
+@pytest.mark.parametrize(
+    ("mu", "rate", "count", "log_delta"), [(0.0324, 0.00932, 10, -72.7), (0.0424, 1.07e-4, 11, -132.2)]
+)
+@np.errstate(all="ignore")
+def test_far_nodes_of_few_steps_are_as_far_off_as_they_say(mu, rate, count, log_delta):
+    """Where orders are large, sums over long panels say nothing: errors below 0 had said that all was known."""
+    pair = Uniform(GaussianPair(mu), rate)
+    law = many.Law.of(pair, log_delta + math.log(1e-10 / count))
+    order, guess = many._saddle(law, count, log_delta)
+    law = many.Law.of(pair, log_delta + math.log(1e-10 / count), 6 / (order + 1))
+    line = many._line(law, count, order, guess)
+    lower, upper = line.log_delta(np.array([guess]))
+    assert lower[0] <= upper[0]
+    assert np.all(line.errors >= 0)
+    # the same by what is seen, x, on panels so short that no loss turns far on one
+    last = math.log1p(math.expm1(law.density.panels.top) / rate) / mu + mu / 2
+    at, weights = np.polynomial.legendre.leggauss(20)
+    edges = np.linspace(mu / 2, last, 4001)
+    x = (edges[:-1, None] + 0.5 * np.diff(edges)[:, None] * (1 + at)).ravel()
+    masses = (0.5 * np.diff(edges)[:, None] * weights).ravel() * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    grown = rate * np.expm1(mu * (x - mu / 2))
+    losses = np.log1p(grown)
+
+    def transform(s):
+        return 1 + (masses * ((1 + grown) * np.expm1(s * losses) + np.expm1(-s * losses))).sum()
+
+    for node, found, error in list(zip(line.nodes, line.values, line.errors, strict=True))[:: line.nodes.size // 20]:
+        assert abs((transform(node) / transform(line.c)) ** count - found) <= error + 1e-9

@@ -221,7 +221,9 @@ def _line(law: Law, count: int, c: float, guess: float) -> Line | None:
     rise, off = law.rises(nodes)
     x, y, size = rise.real, rise.imag, np.abs(1 + rise)
     log_size, angle = 0.5 * np.log1p(2 * x + x * x + y * y), np.arctan2(y, 1 + x)
-    doubt = count * (off / (size - off) + 16 * UNIT_ROUNDOFF * np.abs(rise) / size)
+    size = np.maximum(size, 1e-300)
+    # |w^T - v^T| <= (|v| + off)^T - |v|^T, however far off: on long panels sums say nothing of large orders
+    doubt = count * (np.log1p(off / size) + 16 * UNIT_ROUNDOFF * np.abs(rise) / size)
     doubt += 8 * UNIT_ROUNDOFF * count * (np.abs(angle) + np.abs(log_size) + abs(float(log_size[0])))
     shape = np.exp(count * (log_size - log_size[0]) + 1j * count * angle)
     errors = power_errors(count * (log_size - log_size[0]), doubt)
