@@ -222,3 +222,14 @@ def test_the_least_of_lines_is_a_curve() -> None:
             below = min(1 - mp.e**-e * (1 - v) + mp.e**-e * a for e, v in lines)
             assert float(mp.log(min(above, below, mp.mpf(1)))) == pytest.approx(float(one), abs=1e-12)
     assert math.isfinite(float(found[0]))
+
+
+@pytest.mark.parametrize("mu", [20.0, 30.0, 60.0])
+def test_whatever_little_noise_there_is_the_masses_of_the_two_laws_enclose_one(mu: float) -> None:
+    """C_p's negative losses begin at x = mu/2, where a Gaussian may have next to no mass."""
+    less, more = (
+        law[0][0] for law in unbinned.enclosing_laws([(Uniform(GaussianPair(mu), 0.01), 10)], 0.5, math.log(1e-5))
+    )
+    zero = np.zeros(1)
+    assert less.usual.log_mgf(zero)[0] <= 1e-12
+    assert np.logaddexp(more.log_mgf(zero)[0], more.log_hidden) >= -1e-12

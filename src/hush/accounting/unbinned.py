@@ -205,7 +205,7 @@ def _cut(
             mu - float(ndtri_exp(min(log_infinite - math.log(rate), -1.0))),
         )
     else:
-        far = -deepest
+        far = max(-deepest, whole.start + 1.0)  # with little noise C_p's negative losses begin further out
     x = np.linspace(max(whole.start, deepest), far, _PLACES)
     losses = whole.losses(x)
     if whole.above:
