@@ -105,13 +105,15 @@ class Law:
         used = self.density.panels
         at, masses = (part[: panels * NODES] if panels is not None else part for part in self.points)
         s = orders[:, None]
-        terms = 4 * masses * np.sinh(0.5 * s * at) * np.sinh(0.5 * (s + 1) * at)
+        one, two = 0.5 * s * at, 0.5 * (s + 1) * at
+        terms = 4 * masses * np.sinh(one) * np.sinh(two)
         turned = 16 * UNIT_ROUNDOFF * (1 + np.abs(s) * at)
-        errors = (np.abs(terms) * (self._share[: at.size] + turned)).sum(axis=1)
+        sizes = 4 * masses * _largest_sinh(one) * _largest_sinh(two)
+        errors = (sizes * (self._share[: at.size] + turned)).sum(axis=1)
         # on an ellipse |z| is at most 1.5 times the right end, |Im z| 0.81 times the length, |sinh x| |x| e^{|Re x|}
-        right, heights, sizes = 1.5 * used.edges[1:], 0.81 * used.lengths, self.density.sizes()
+        right, heights, nearby = 1.5 * used.edges[1:], 0.81 * used.lengths, self.density.sizes()
         grown = (np.abs(orders.real[:, None]) + 0.5) * right + np.abs(np.imag(orders))[:, None] * heights
-        ellipses = QUADRATURE * (sizes * right**2 * used.lengths * np.exp(grown))[:, :panels].sum(axis=1)
+        ellipses = QUADRATURE * (nearby * right**2 * used.lengths * np.exp(grown))[:, :panels].sum(axis=1)
         return terms.sum(axis=1), errors + np.abs(orders * (orders + 1)) * ellipses
 
     def log_mgf(self, orders: Array) -> Array:
@@ -166,6 +168,11 @@ class Law:
         between = change * np.diff(places, append=last) + error
         highest = max(float((np.abs(kept + value) + between).max()) + rest, atom + variation / last)
         return math.log(highest / whole)
+
+
+def _largest_sinh(z: Complex | Array) -> Array:
+    """min(1, |z|) cosh(Re z): no less than |sinh z|, also beside its zeros, where rounding z counts for more."""
+    return np.asarray(np.minimum(np.abs(z), 1.0) * np.cosh(np.real(z)))
 
 
 def _saddle(law: Law, count: int, log_delta: float) -> tuple[float, float] | None:
