@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 BLUE, GREY, ORANGE = "#0072B2", "#8a8a8a", "#D55E00"
 """From the palette of Okabe and Ito, which colour-blind readers can tell apart."""
-_CORNER = 0.7  # a sum of errors with no room for words between the curve and the axes
+_CORNER = 0.6  # a sum of errors with no room for words between the curve and the axes
 
 
 def plot_errors(curve: ErrorCurve, axes: Axes | None = None, label: str | None = None, **style: Any) -> Axes:
