@@ -9,7 +9,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from hush.accounting import plain, stretches, unbinned
+from hush.accounting import decaying, stretches, unbinned
 from hush.accounting.losses import (
     GaussianPair,
     LaplacePair,
@@ -180,12 +180,12 @@ def test_mixtures_agree_with_twenty_digits(
     steps: list[tuple[Pair, int]], epsilon: float, c: float, spacing: float, nodes: int
 ) -> None:
     truth = log_delta(steps, epsilon, c, spacing, nodes)
-    found = plain.curve_at(Task.of(steps), epsilon, truth, 1e-4)
+    found = decaying.curve_at(Task.of(steps), epsilon, truth, 1e-4)
     assert found is not None
     lower, upper = (float(side[0]) for side in found(np.array([epsilon])))
     assert lower <= truth <= upper
     assert upper - lower < 1e-6
-    assert truth <= plain.Chernoff.of(Task.of(steps), epsilon, truth)(np.array([epsilon]))[0] <= truth + 9
+    assert truth <= decaying.Chernoff.of(Task.of(steps), epsilon, truth)(np.array([epsilon]))[0] <= truth + 9
     # and nearby, where the same lines serve
     for other in (1.04 * epsilon,):
         lower, upper = (float(side[0]) for side in found(np.array([other])))

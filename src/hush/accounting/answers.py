@@ -5,8 +5,8 @@ anything with a Renyi curve                                    -> moments (upper
 one release                                                    -> single (the tails of its loss)
 projected norms, or many kinds of continuous losses            -> heavy (paths sorted by their largest loss)
 groups of records, and groups among other steps                -> grouped, beside (links; laws sharp where it counts)
-a few equal samples under replace-one                          -> few (quadrature) where delta is close to delta(0)
-many equal samples under replace-one                           -> many (one contour integral), where no loss is large
+a few equal samples under replace-one                          -> replaced_few (quadrature), close to delta(0)
+many equal samples under replace-one                           -> replaced_many (one contour integral), no loss large
 other steps that share no lattice                              -> scattered (contour integrals of averaged curves)
 steps on one lattice, and what none of these makes narrow      -> lattice (two discretised laws that enclose the truth)
 """
@@ -22,12 +22,12 @@ import numpy as np
 from hush.accounting import (
     beside,
     crossing,
-    few,
     grouped,
     heavy,
     lattice,
-    many,
     published,
+    replaced_few,
+    replaced_many,
     scattered,
     single,
     subsampled,
@@ -146,16 +146,16 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
         engines = [scattered.epsilon]  # a sum over all that can happen: nothing knows more
     if (beside_atoms := single.among(steps)) is not None and log_delta < _NEAR_ONE:
         return crossing.root_of_each(beside_atoms, 1.0, log_delta, tolerance)
-    if few.fits(steps, log_delta):
-        engines.insert(0, few.epsilon)
-    if many.fits(steps) and log_delta < _NEAR_ONE:
-        engines.insert(0, many.epsilon)
+    if replaced_few.fits(steps, log_delta):
+        engines.insert(0, replaced_few.epsilon)
+    if replaced_many.fits(steps) and log_delta < _NEAR_ONE:
+        engines.insert(0, replaced_many.epsilon)
     low, high = 0.0, math.inf
     for engine in engines:
         found = engine(steps, log_delta, tolerance)
         low, high = max(low, found[0]), min(high, found[1])
         # the lattice knows less of heavy tails, and all others less of deltas close to delta(0)
-        best = engine is few.epsilon or (engine is heavy.epsilon and heavy.fits(steps))
+        best = engine is replaced_few.epsilon or (engine is heavy.epsilon and heavy.fits(steps))
         enough = max(1.1 * tolerance, _ENOUGH if best else 0.0)
         if low >= EPSILON_LIMIT or high - low <= max(enough * high, _FINEST) < math.inf:
             break
@@ -293,7 +293,11 @@ def _log_delta(
             return lower, upper
     if (beside_atoms := single.among(steps)) is not None:
         return beside_atoms(epsilons)
-    if epsilons.size <= _FEW and few.serves(steps, epsilons) and (curve := few.curve(steps)) is not None:
+    if (
+        epsilons.size <= _FEW
+        and replaced_few.serves(steps, epsilons)
+        and (curve := replaced_few.curve(steps)) is not None
+    ):
         lower, upper = curve(epsilons)
         if _settled(lower, upper, 12 * tolerance):
             return lower, upper

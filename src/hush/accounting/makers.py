@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hush.accounting import contour, heavy, jumps, plain, scattered
+from hush.accounting import contour, decaying, heavy, jumps, scattered
 from hush.accounting.bounded import largest_total, near_top
 from hush.accounting.cells import Rough, Steps, rough_look
 from hush.accounting.crossing import Curve
@@ -135,8 +135,8 @@ class Binned:
 
     def smooth(self, epsilon: float, size: float, enough: float) -> Curve | None:
         """Without bins, where that is good enough."""
-        serves = 0 < epsilon < _FURTHEST and plain.fits(self.task)
-        found = plain.curve_at(self.task, epsilon, size, enough) if serves else None
+        serves = 0 < epsilon < _FURTHEST and decaying.fits(self.task)
+        found = decaying.curve_at(self.task, epsilon, size, enough) if serves else None
         return found if found is not None and width_at(found, epsilon) <= enough else None
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
@@ -146,15 +146,15 @@ class Binned:
                 place = self.look.guess(-(2.0**depth))
                 self._bounds[depth] = heavy.chernoff_near(self.look, place, -(2.0**depth))
             return self._bounds[depth](epsilons)
-        if plain.fits(self.task) and epsilon > 0:
+        if decaying.fits(self.task) and epsilon > 0:
             depth = math.ceil(4 * math.log2(max(_GLANCED, -size)))
             if depth not in self._bounds:
-                self._bounds[depth] = plain.Chernoff.of(self.task, epsilon, min(size, -1.0))
+                self._bounds[depth] = decaying.Chernoff.of(self.task, epsilon, min(size, -1.0))
             return self._bounds[depth](epsilons)
         return scattered.chernoff_at(self.task, epsilons, epsilon, size)
 
     @cached_property
-    def _bounds(self) -> dict[int, Chernoff | plain.Chernoff]:
+    def _bounds(self) -> dict[int, Chernoff | decaying.Chernoff]:
         """From one law each, for a depth and all that is less deep."""
         return {}
 

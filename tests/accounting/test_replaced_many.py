@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from hush.accounting import REPLACE_ONE, Gaussian, many
+from hush.accounting import REPLACE_ONE, Gaussian, replaced_many
 from hush.accounting.kinds import directions
 from hush.accounting.losses import GaussianPair, Uniform
 
@@ -34,7 +34,7 @@ def _transform(noise: float, rate: float, s, top: float = math.inf):
 
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 1e-2), (5000.0, 1e-6), (0.4, 0.3), (20.0, 0.9)])
 def test_the_transform_is_as_far_off_as_it_says(noise, rate):
-    law = many.Law.of(_steps(noise, rate, 1000)[0][0], -60.0, 1.0)
+    law = replaced_many.Law.of(_steps(noise, rate, 1000)[0][0], -60.0, 1.0)
     scale = rate * min(1, 1 / noise)
     orders = np.array([0.3, 1 + 2j, 0.5 - 7j, 3.0]) / scale if noise > 2 else np.array([0.3, 1 + 2j, 0.5 - 7j, 3.0])
     values, errors = law.rises(orders)
@@ -47,7 +47,7 @@ def test_the_transform_is_as_far_off_as_it_says(noise, rate):
 
 @pytest.mark.parametrize(("noise", "rate", "c"), [(1.0, 1e-2, 5.0), (50.0, 1e-3, 3e4), (2.0, 0.5, 1.0)])
 def test_bounds_on_the_transform_hold(noise, rate, c):
-    law = many.Law.of(_steps(noise, rate, 1000)[0][0], -50.0)
+    law = replaced_many.Law.of(_steps(noise, rate, 1000)[0][0], -50.0)
     whole = law.log_mgf(np.array([c]))[0]
     rng = np.random.default_rng(5)
     for panels in (2, 4, 6):
@@ -83,7 +83,7 @@ def _composed(noise: float, rate: float, count: int, epsilon: float, spacing: fl
     [(3.0, 0.01, 3000, 1e-5), (20.0, 0.1, 20_000, 1e-6), (4.0, 0.3, 1000, 1e-4), (2.0, 0.4, 40, 1e-3)],
 )
 def test_epsilon_as_a_lattice_finds_it(noise, rate, count, delta):
-    low, high = many.epsilon(_steps(noise, rate, count), math.log(delta), 9e-5)
+    low, high = replaced_many.epsilon(_steps(noise, rate, count), math.log(delta), 9e-5)
     assert 0 < high - low < 1e-8 * high
     assert high == pytest.approx((Gaussian(noise, REPLACE_ONE).poisson(rate) * count).epsilon(delta).upper, rel=1e-9)
     spacing = 2e-3 * rate / noise
@@ -93,7 +93,7 @@ def test_epsilon_as_a_lattice_finds_it(noise, rate, count, delta):
 
 @pytest.mark.parametrize(("noise", "rate", "count", "delta"), [(5607.47, 92 / 16530, 324348827, 1.17e-6)])
 def test_a_billion_tiny_losses_as_mpmath_adds_them_up(noise, rate, count, delta):
-    low, high = many.epsilon(_steps(noise, rate, count), math.log(delta), 9e-5)
+    low, high = replaced_many.epsilon(_steps(noise, rate, count), math.log(delta), 9e-5)
     assert 0 < high - low < 1e-8 * high
     with mp.workdps(22):
         variance = count * _transform(noise, rate, mp.mpf(1))
@@ -127,10 +127,10 @@ def test_where_large_losses_rule_others_answer():
 def test_far_nodes_of_few_steps_are_as_far_off_as_they_say(mu, rate, count, log_delta):
     """Where orders are large, sums over long panels say nothing: errors below 0 had said that all was known."""
     pair = Uniform(GaussianPair(mu), rate)
-    law = many.Law.of(pair, log_delta + math.log(1e-10 / count))
-    order, guess = many._saddle(law, count, log_delta)
-    law = many.Law.of(pair, log_delta + math.log(1e-10 / count), 6 / (order + 1))
-    line = many._line(law, count, order, guess)
+    law = replaced_many.Law.of(pair, log_delta + math.log(1e-10 / count))
+    order, guess = replaced_many._saddle(law, count, log_delta)
+    law = replaced_many.Law.of(pair, log_delta + math.log(1e-10 / count), 6 / (order + 1))
+    line = replaced_many._line(law, count, order, guess)
     lower, upper = line.log_delta(np.array([guess]))
     assert lower[0] <= upper[0]
     assert np.all(line.errors >= 0)

@@ -19,9 +19,9 @@ from scipy.special import log_ndtr
 
 from hush.accounting.crossing import Curve, certified_root
 from hush.accounting.densities import NODES, QUADRATURE, SUMS, Density, Panels
-from hush.accounting.few import loss_of
 from hush.accounting.line import Line, alias_free_spacing, chernoff_points, chernoff_values, power_errors
 from hush.accounting.losses import Array, GaussianPair, Pair, Uniform
+from hush.accounting.replaced_few import loss_of
 from hush.accounting.transform import UNIT_ROUNDOFF, Complex
 
 _FEWEST_STEPS = 10

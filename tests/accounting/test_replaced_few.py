@@ -9,7 +9,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from hush.accounting import REPLACE_ONE, Gaussian, few
+from hush.accounting import REPLACE_ONE, Gaussian, replaced_few
 from hush.accounting.densities import Density, Loss, Panels, convolved
 from hush.accounting.kinds import directions
 
@@ -61,7 +61,7 @@ def _by_fourier(noise: float, rate: float, count: int) -> float:
     ("noise", "rate"), [(1.0, 1e-3), (0.3, 1e-5), (0.15, 0.02), (3.0, 0.4), (50.0, 1e-2), (0.6, 0.9)]
 )
 def test_two_steps_as_mpmath_has_them(noise, rate):
-    curve = few.curve(_steps(noise, rate, 2))
+    curve = replaced_few.curve(_steps(noise, rate, 2))
     scale = rate * min(1.0, 1 / noise)
     for epsilon in (0.0, 1e-3 * scale, 0.7 * scale, 5 * scale):
         lower, upper = (float(end[0]) for end in curve(np.array([epsilon])))
@@ -75,7 +75,7 @@ def test_two_steps_as_mpmath_has_them(noise, rate):
     ("noise", "rate", "count"), [(1.0, 0.3, 3), (0.8, 0.5, 5), (2.0, 0.2, 9), (0.5, 0.7, 4), (1.0, 0.4, 6)]
 )
 def test_several_steps_as_a_fourier_integral_has_them(noise, rate, count):
-    lower, upper = (math.exp(float(end[0])) for end in few.curve(_steps(noise, rate, count))(np.zeros(1)))
+    lower, upper = (math.exp(float(end[0])) for end in replaced_few.curve(_steps(noise, rate, count))(np.zeros(1)))
     assert upper / lower - 1 < 3e-9
     assert _by_fourier(noise, rate, count) == pytest.approx(lower, rel=1e-6)
 
@@ -102,7 +102,7 @@ def test_five_steps_just_below_delta_at_zero_are_known():
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.01), (0.2, 1e-4), (5.0, 0.5)])
 def test_densities_add_up_and_fall(noise, rate):
     loss = Loss(rate, noise)
-    panels = Panels.of(loss, 4, few._reach(loss, 4, 1e-20), 1e-20, 200)
+    panels = Panels.of(loss, 4, replaced_few._reach(loss, 4, 1e-20), 1e-20, 200)
     one = Density.single(panels)
     two = convolved(one, one)
     points, weights = panels.points
