@@ -65,42 +65,42 @@ def log_sharp_bound(part: Part, real: float, height: float, known: Collection[fl
     """
     spacing, noise, fine = 0.5 * part.cells[1], part.step.noise, part.fine
     tilted = real * fine.loss - 0.5 * fine.x * fine.x + np.log(spacing) - LOG_SQRT_2PI
-    shape = np.exp(tilted - tilted.max()) * np.exp(fine.windows(0.0))
+    shape = np.exp(tilted - tilted.max()) * np.exp(fine.moved(0.0)[2])
     slope = float((shape * fine.hit).sum() / shape.sum()) / noise
     # the same few shifts whatever the height, so that what they need is computed once
     small = 0.5 * noise * 2.0 ** -np.arange(40)
     least, most = (0.2, 0.8) if known else (0.06, 1.1)
     small = small[(small > least * height * slope) & (small < most * height * slope)]
     wide = ladder(part)
-    best, chosen = np.inf, float(wide[-1])
     others = [noise * share for share in known if noise * share <= wide[-1]] if known else wide
-    for shift in np.unique(np.concatenate([small, others])):
-        turn = shift / noise
-        inner = 1 - fine.hit * (1 - np.cos(turn))
-        imaginary = fine.hit * np.sin(turn)
-        change = 0.5 * np.log(np.maximum(inner * inner + imaginary * imaginary, 1e-300))
-        window = fine.windows(float(shift))
-        moved = log_sum(tilted + real * change - height * np.arctan2(imaginary, inner) + window) + 0.5 * shift**2
+    sums: list[tuple[float, float]] = []
+    for shift in np.unique(np.concatenate([small, others])).tolist():
+        change, angle, window = fine.moved(shift)
+        sums.append((log_sum(tilted + real * change - height * angle + window) + 0.5 * shift**2, shift))
+    best, chosen = np.inf, float(wide[-1])
+    for moved, shift in sorted(sums):
         if moved >= best:
-            continue
-        ends = part.log_ends(real, 0.0, float(shift)) + 2
-        bound = float(np.logaddexp.reduce([moved, _log_sum_error(part, real, float(shift)), ends]))
+            break
+        bound = float(np.logaddexp(moved, _log_sum_error(part, real, shift)))
         if bound < best:
-            best, chosen = bound, float(shift)
+            best, chosen = bound, shift
     return best, chosen / noise
 
 
 def _log_sum_error(part: Part, real: float, shift: float) -> float:
-    """log of how far the trapezoidal sum for M(shift) may be off."""
-    noise, spacing = part.step.noise, 0.5 * part.cells[1]
-    furthest = min(max(shift, 0.5 * np.pi * noise - shift), 2.3 * noise - shift, 6.0)
-    error = np.inf
-    for beta in np.minimum(
-        furthest, np.array([furthest, 0.4 * furthest, *(part.narrowest * np.array([4.0, 8.0, 12.0]))])
-    ):
-        line = part.profile(float(shift + beta))
-        modulus = part.losses if real >= 0 else line.modulus
-        strip = log_sum(real * modulus + abs(real) * line.slope + line.base) + np.log(2)
-        side = part.log_side(real, 0.0, -float(shift + beta), float(shift + beta)) + 2
-        error = min(error, float(np.logaddexp(strip - 2 * np.pi * beta / spacing, side)))
-    return error
+    """log of how far the trapezoidal sum for M(shift) may be off, its ends included: computed once for all heights."""
+    known = part.fine.unsure
+    if (real, shift) not in known:
+        noise, spacing = part.step.noise, 0.5 * part.cells[1]
+        furthest = min(max(shift, 0.5 * np.pi * noise - shift), 2.3 * noise - shift, 6.0)
+        error = np.inf
+        for beta in np.minimum(
+            furthest, np.array([furthest, 0.4 * furthest, *(part.narrowest * np.array([4.0, 8.0, 12.0]))])
+        ):
+            line = part.profile(float(shift + beta))
+            modulus = part.losses if real >= 0 else line.modulus
+            strip = log_sum(real * modulus + abs(real) * line.slope + line.base) + np.log(2)
+            side = part.log_side(real, 0.0, -float(shift + beta), float(shift + beta)) + 2
+            error = min(error, float(np.logaddexp(strip - 2 * np.pi * beta / spacing, side)))
+        known[real, shift] = float(np.logaddexp(error, part.log_ends(real, 0.0, shift) + 2))
+    return known[real, shift]

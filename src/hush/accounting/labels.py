@@ -8,7 +8,7 @@ question.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -44,19 +44,21 @@ class Labels:
     """Whether huge steps are so improbable that they are left out, instead of deciding for sure."""
     low: Edge | None = None
     """Where bulk ends.  Where other steps have an end of bulk and this has none, all that is not huge is bulk."""
+    _parts: dict[tuple[Edge, Edge | None], Part] = field(default_factory=dict, compare=False, repr=False)
+    """What has been computed of its parts, also of those with other edges: how often the step is taken says nothing."""
 
-    @cached_property
-    def below(self) -> Part:
-        """All that is not huge."""
-        return Part(self.step, self.high)
+    def _part(self, falls: Edge, rises: Edge | None = None) -> Part:
+        if (falls, rises) not in self._parts:
+            self._parts[falls, rises] = Part(self.step, falls, rises)
+        return self._parts[falls, rises]
 
-    @cached_property
+    @property
     def bulk(self) -> Part | None:
-        return None if self.low is None else Part(self.step, self.low)
+        return None if self.low is None else self._part(self.low)
 
-    @cached_property
+    @property
     def middle(self) -> Part:
-        return Part(self.step, self.high, self.low)
+        return self._part(self.high, self.low)
 
     @cached_property
     def axis(self) -> tuple[Rule, Rule | None]:

@@ -13,6 +13,7 @@ M(b) itself bounds |E[g^r; label]| for every Im r beyond.  docs/certificate.md h
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -64,13 +65,19 @@ class Fine:
     loss: Array
     hit: Array
     """The posterior chance that x is a hit."""
-    _windows: dict[float, Array] = field(default_factory=dict, compare=False, repr=False)
+    _moved: dict[float, tuple[Array, Array, Array]] = field(default_factory=dict, compare=False, repr=False)
+    unsure: dict[tuple[float, float], float] = field(default_factory=dict, compare=False, repr=False)
+    """log of how far sums for Re r along x + i shift may be off, where that has been asked."""
 
-    def windows(self, shift: float) -> Array:
-        """log of a bound on |W| at x + i shift."""
-        if shift not in self._windows:
-            self._windows[shift] = self.part.log_window(self.x, shift, 0.0)
-        return self._windows[shift]
+    def moved(self, shift: float) -> tuple[Array, Array, Array]:
+        """How log |g| changes from x to x + i shift, arg g there, and log of a bound on |W|: the same for every r."""
+        if shift not in self._moved:
+            turn = shift / self.part.step.noise
+            real, imaginary = 1 - self.hit * (1 - np.cos(turn)), self.hit * np.sin(turn)
+            change = 0.5 * np.log(np.maximum(real * real + imaginary * imaginary, 1e-300))
+            window = self.part.log_window(self.x, shift, 0.0)
+            self._moved[shift] = change, np.arctan2(imaginary, real), window
+        return self._moved[shift]
 
 
 @dataclass(frozen=True)
@@ -203,46 +210,61 @@ class Part:
         side = self.log_side(real, height, min(shift, 0.0), max(shift, 0.0))
         return float(np.logaddexp(self.log_left(real, height, shift), side))
 
+    @cached_property
+    def _left_end(self) -> tuple[float, float, float]:
+        """The exponent u, log g and the posterior chance of a hit at the left end of the cells."""
+        return self._seen_at(self.cells[0])
+
+    @cached_property
+    def _cut(self) -> tuple[float, float, float]:
+        """The same at the right end, where the label is cut off."""
+        left, width, count = self.cells
+        return self._seen_at(left + width * count)
+
+    def _seen_at(self, x: float) -> tuple[float, float, float]:
+        exponent = x / self.step.noise - 0.5 / self.step.noise**2
+        loss = float(log_ratio(np.array([exponent]), self.step.rate)[0])
+        return exponent, loss, math.exp(math.log(self.step.rate) + exponent - loss)
+
     def log_left(self, real: float, height: float, shift: float) -> float:
         """log of a bound on the integral of |f| to the left of the cells."""
         left, noise, rate = self.cells[0], self.step.noise, self.step.rate
-        exponent = left / noise - 0.5 / noise**2
-        loss = float(log_ratio(np.array([exponent]), rate)[0])
+        exponent, loss, hit = self._left_end
         # |g(x+ib)| <= g(x), and >= 1-p where the angle is at most pi/2, else >= (1-p) sin(2.3)
-        lowest = np.log1p(-rate) - (0.36 if abs(shift) > 0.5 * np.pi * noise else 0.0)
+        lowest = math.log1p(-rate) - (0.36 if abs(shift) > 0.5 * math.pi * noise else 0.0)
         size = max(real * loss, real * lowest) + float(log_ndtr(left))
-        hit = float(np.exp(np.log(rate) + exponent - loss))
         if real < 0 and hit < 0.5:
             # log g(x) falls by at most hit/sigma a unit of x, and by `shrunk` from x to x + ib: both less further left
-            rise, shrunk = -real * hit / noise, 0.5 * np.log1p(-2 * hit * (1 - hit) * (1 - np.cos(shift / noise)))
+            rise, shrunk = -real * hit / noise, 0.5 * math.log1p(-2 * hit * (1 - hit) * (1 - math.cos(shift / noise)))
             linear = real * (loss + shrunk) + rise * left + 0.5 * rise**2 + float(log_ndtr(left + rise))
             size = min(size, linear + 1e-9 * abs(linear))
         outer = size + 0.5 * shift**2
         if shift < 0:
-            outer += height * min(2 * np.exp(np.log(rate) + exponent - np.log1p(-rate)), np.pi)
-        windows = [0.0] if self.rises is None else []  # without `rises` W is 1 far to the left, and a little more
+            outer += height * min(2 * math.exp(math.log(rate) + exponent - math.log1p(-rate)), math.pi)
+        window = 0.0 if self.rises is None else -math.inf  # without `rises` W is 1 far to the left, and a little more
         for edge in self.edges:
             y, turned = (edge.place - left) / edge.width, abs(shift) / edge.width
-            windows.append(_log_fading(y, turned) if y > 0 else np.log1p(turned) + 0.5 * turned**2)
-        return float(outer + np.logaddexp.reduce(windows))
+            one = _log_fading(y, turned) if y > 0 else math.log1p(turned) + 0.5 * turned**2
+            window = float(np.logaddexp(window, one))
+        return outer + window
 
     def log_side(self, real: float, height: float, low: float, high: float) -> float:
         """log of a bound on the integral of |f(x + iy)|, low <= y <= high, at the cut: each factor at its largest."""
         left, width, count = self.cells
         x, noise, most = left + width * count, self.step.noise, max(abs(low), abs(high))
-        exponent = x / noise - 0.5 / noise**2
-        loss = float(log_ratio(np.array([exponent]), self.step.rate)[0])
-        hit = float(np.exp(np.log(self.step.rate) + exponent - loss))
-        shrunk = 0.5 * np.log(max(1 - 2 * hit * (1 - hit) * (1 - np.cos(most / noise)), 1e-300))
-        angles = np.arctan2(
-            hit * np.sin([low / noise, high / noise]), 1 - hit * (1 - np.cos([low / noise, high / noise]))
-        )
+        _, loss, hit = self._cut
+        shrunk = 0.5 * math.log(max(1 - 2 * hit * (1 - hit) * (1 - math.cos(most / noise)), 1e-300))
         # arg g rises and then falls with y > 0, so it is least at an end; it is at most the angle y/sigma, and, being
         # concave where hit < 1/2, at most hit times that
-        least = float(angles.min()) if low >= 0 else low / noise * (hit if hit < 0.5 else 1.0)
+        least = low / noise * (hit if hit < 0.5 else 1.0)
+        if low >= 0:
+            turns = (low / noise, high / noise)
+            least = min(math.atan2(hit * math.sin(turn), 1 - hit * (1 - math.cos(turn))) for turn in turns)
         size = real * loss + max(real * shrunk, 0.0) - height * least + 0.5 * (most**2 - x * x) - LOG_SQRT_2PI
-        windows = [_log_fading((x - edge.place) / edge.width, most / edge.width) for edge in self.edges]
-        return float(size + np.logaddexp.reduce(windows) + np.log(max(high - low, 1e-300)))
+        window = -math.inf
+        for edge in self.edges:
+            window = float(np.logaddexp(window, _log_fading((x - edge.place) / edge.width, most / edge.width)))
+        return float(size + window + math.log(max(high - low, 1e-300)))
 
     def log_polynomial_side(self, size: float, most: float) -> float:
         """The same for |W (1 + r (g-1)) phi| with |r| <= size, up to |y| <= most."""
@@ -259,7 +281,7 @@ class Part:
 
 def _log_fading(y: float, turned: float) -> float:
     """log of Phi(-y) + v exp(v^2/2) phi(y), raised a little."""
-    return float(np.logaddexp(log_ndtr(-y), np.log(turned + 1e-300) + 0.5 * (turned**2 - y * y)))
+    return float(np.logaddexp(log_ndtr(-y), math.log(turned + 1e-300) + 0.5 * (turned**2 - y * y)))
 
 
 def log_sum(terms: Array) -> float:
