@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 import mpmath as mp
 import numpy as np
@@ -176,3 +177,42 @@ def test_a_group_of_projected_norms_needs_deltas_below_1e_147() -> None:
     """Was [65, inf] after 4 s.  The powers of 1, ..., 5 records at 1e-9 e^-10000 are e^-365, -200, -78, -17 and 1/2."""
     bounds = (Projected(2.77311, 68).poisson(0.166198) * 12_322).group(5).epsilon(1.2267e-9)
     assert (bounds.lower, bounds.upper) == (1e4, math.inf)
+
+
+@pytest.mark.parametrize(("sigma", "r"), [(0.3, 1), (0.3, 1000), (0.5, 10**8), (2.0, 10**12)])
+@pytest.mark.parametrize("loss", [0.3, 12.0])
+def test_tails_of_any_number_of_projections_take_few_nodes(sigma: float, r: int, loss: float) -> None:
+    """Against quadrature over log z with 30 digits, as far off as `accuracy` says at most."""
+    pair = ProjectedPair(sigma, r)
+    assert pair.nodes(loss)[0].size < 25_000 / math.sqrt(min(r, 10_000))
+    with mp.workdps(30):
+
+        def weight(v: mp.mpf) -> mp.mpf:
+            return mp.exp(-mp.mpf(r) / 2 * (mp.expm1(-2 * v) + 2 * v))
+
+        def tail(v: mp.mpf, sign: int) -> mp.mpf:
+            z = mp.exp(v) / mp.mpf(sigma)
+            return weight(v) * mp.erfc((loss / z + sign * z / 2) / mp.sqrt(2)) / 2
+
+        unit = 1 / mp.sqrt(2 * r)
+        ends = [unit * k for k in range(-40, 41, 4)] if r > 100 else np.linspace(-4, 60 if r == 1 else 8, 65).tolist()
+
+        def integral(f: Callable[[mp.mpf], mp.mpf]) -> mp.mpf:
+            scale = max(f(v) for v in ends) + mp.mpf(10) ** -900
+            return scale * mp.quad(lambda v: f(v) / scale, ends)
+
+        whole = integral(weight)
+        above, below = (integral(lambda v, sign=sign: tail(v, sign)) / whole for sign in (-1, 1))
+    p, q = pair.masses(np.array([loss]))
+    for found, true in ((p[1], above), (q[1], below)):
+        allowed = 2.0**-50 * (float(pair.accuracy(np.array([loss]))[0]) + abs(float(mp.log(true))))
+        assert abs(found / float(true) - 1) < allowed
+
+
+def test_very_many_projections_are_next_to_a_gaussian() -> None:
+    """With 1e12 of them z is 1/sigma to a millionth of it."""
+    bounds, plain = (Projected(2.0, 10**12).poisson(0.01) * 1000).epsilon(1e-6), Gaussian(2.0).poisson(0.01) * 1000
+    assert bounds.width < 1e-4 * bounds.upper
+    near = plain.epsilon(1e-6)
+    assert bounds.lower < near.upper * (1 + 1e-5)
+    assert near.lower * (1 - 1e-5) < bounds.upper

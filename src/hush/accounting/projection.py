@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, gammainccinv, gammaincinv, ndtr
+from scipy.special import erfcx, ndtr
 
-from hush.accounting.losses import Array, Continuous, Pair, Poisson, Reversed, bin_masses
+from hush.accounting.losses import Array, Continuous, GaussianPair, Pair, Poisson, Reversed, bin_masses
 
 _CERTAINTY = 41.0  # the quadrature error is below exp(-41) = 1.6e-18
+_BELOW = 1e-300  # what z have that are left out below
+_NEAR = 1.5  # where e^-x - 1 + x is a series
+_ALMOST_SURE = 10**8  # projections from which on z is 1/sigma to a few thousandths, however deep
 _PLACES = np.geomspace(1e-3, 1e12, 240)  # losses at which a glance looks in any case, by their scale
 
 
@@ -71,13 +74,13 @@ class ProjectedPair(Continuous):
 
     @property
     def weight_accuracy(self) -> float:
-        """What of it is owed to the weights, exp of -(r/2)(e^{-2v} - 1 + 2v) with |v| up to some 30 deviations of
-        1/sqrt(2r): up to 7 sqrt(r).
+        """What of it is owed to the weights, exp of -(r/2)(e^{-2v} - 1 + 2v): that exponent, down to -691, is good to
+        2 * 2^-50 of itself.  (And of few projections, whose nodes are closer together, to 7 sqrt(r) 2^-50.)
 
         Weights that are off make another law of z, and by it every bin is off by no more than a weight, its tails
         however large.
         """
-        return 12 + 7 * math.sqrt(self.projections)
+        return 12 + min(7 * math.sqrt(self.projections), 1400.0)
 
     def own_accuracy(self, t: Array) -> Array:
         """What is left for each tail: a pairwise sum of terms costs 4 and a Phi 2.
@@ -162,18 +165,38 @@ def _decade(t: Array) -> Array:
 
 
 def _nodes(noise_multiplier: float, projections: int, largest: float, depth: Depth) -> tuple[Array, Array]:
-    """Trapezoid nodes z and weights for the law of z, cut where next to nothing is left."""
+    """Trapezoid nodes z and weights for the law of z, cut where next to nothing is left.
+
+    v = log(sigma z) has a density proportional to e^{-(r/2) b(2v)}, b(x) = e^-x - 1 + x, and by Chernoff's inequality
+    the chance of a v beyond some place is at most that exponential there.
+    """
     r = float(projections)
     narrow = (2 + depth.near / noise_multiplier**2) * r + math.sqrt(r) / noise_multiplier + largest + depth.square + 200
     step = math.pi / math.sqrt(_CERTAINTY * narrow)
-    step = min(step, 2 * math.pi * 0.6 / (_CERTAINTY + 0.6 * r))
-    low = -0.5 * math.log(2 * float(gammainccinv(r / 2, 1e-300)) / r)
-    high = -0.5 * math.log(2 * float(gammaincinv(r / 2, depth.cut)) / r)
+    low, high = _bent_to(-2 * math.log(_BELOW) / r, -1.0) / 2, _bent_to(-2 * math.log(depth.cut) / r, 1.0) / 2
     v = step * np.arange(math.floor(low / step), math.ceil(high / step) + 1)
     # Normalising by the sum (1 up to the error bound) spares the cancellation of large gamma functions.
-    logs = -(r / 2) * (np.expm1(-2 * v) + 2 * v)
-    weight = np.exp(logs)
+    weight = np.exp(-(r / 2) * _bend(2 * v))
     return np.exp(v) / noise_multiplier, weight / weight.sum()
+
+
+def _bend(x: Array) -> Array:
+    """b(x) = e^-x - 1 + x, a series where the terms nearly cancel."""
+    near, series = np.clip(x, -_NEAR, _NEAR), np.zeros_like(x)
+    for k in range(26, 1, -1):
+        series = 1 / math.factorial(k) - near * series
+    return np.where(np.abs(x) < _NEAR, near * near * series, np.expm1(-x) + x)
+
+
+def _bent_to(value: float, sign: float) -> float:
+    """Where b(x) is that, above or below 0, or a little beyond: Newton's method from further out, where b is convex."""
+    x = value + 1 if sign > 0 else -min(math.sqrt(2 * value), 1 + 2 * math.log1p(value))
+    for _ in range(60):
+        bent = math.expm1(-x) + x if abs(x) > 1e-3 else x * x * (0.5 - x / 6 + x * x / 24)
+        x -= (bent - value) / -math.expm1(-x)
+        if abs(bent - value) < 1e-10 * value:
+            break
+    return x * (1 + 1e-6)
 
 
 @dataclass(frozen=True)
@@ -222,7 +245,13 @@ class Glance(Continuous):
 
 def glance(pair: Pair) -> Pair:
     """The pair as a look at it needs it: projected norms by a closed form, the rest as it is."""
-    return _instead(pair, lambda projected: Glance(projected.noise_multiplier, projected.projections))
+
+    def seen(projected: ProjectedPair) -> Pair:
+        if projected.projections > _ALMOST_SURE:
+            return GaussianPair(1 / projected.noise_multiplier)
+        return Glance(projected.noise_multiplier, projected.projections)
+
+    return _instead(pair, seen)
 
 
 def deepened(pair: Pair) -> Pair:
