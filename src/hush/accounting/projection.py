@@ -174,7 +174,7 @@ def _nodes(noise_multiplier: float, projections: int, largest: float, depth: Dep
     narrow = (2 + depth.near / noise_multiplier**2) * r + math.sqrt(r) / noise_multiplier + largest + depth.square + 200
     step = math.pi / math.sqrt(_CERTAINTY * narrow)
     low, high = _bent_to(-2 * math.log(_BELOW) / r, -1.0) / 2, _bent_to(-2 * math.log(depth.cut) / r, 1.0) / 2
-    v = step * np.arange(math.floor(low / step), math.ceil(high / step) + 1)
+    v = np.asarray(step * np.arange(math.floor(low / step), math.ceil(high / step) + 1), dtype=np.float64)
     # Normalising by the sum (1 up to the error bound) spares the cancellation of large gamma functions.
     weight = np.exp(-(r / 2) * _bend(2 * v))
     return np.exp(v) / noise_multiplier, weight / weight.sum()
