@@ -23,6 +23,8 @@ _MOST_TERMS = 12_000_000
 _FEW_STEPS = 1000
 _SHARP = -24.0
 """log of a tolerance below which every digit counts."""
+_SEVERAL = 8
+"""Kinds of steps of which a few stand for all."""
 _CHUNK = 256
 _GOOD = 1.0
 """log of how much more than wanted an error may be that no search would make smaller."""
@@ -112,7 +114,7 @@ def _line(labels: Sequence[Labels], some: Sequence[Labels], aim: Aim, most: int)
         log_budget += min(float(_log_mgf(labels, aim.direction, np.array([c]))[0]) - value, 0.0)
         spacing, c, value, points, values = _alias_free(labels, aim, c, log_budget)
     relative = log_budget - (value - c * aim.epsilon)
-    found = _height(labels, some, aim.direction, c, spacing, value, relative, most)
+    found = _height(labels, aim.direction, c, spacing, value, relative, most)
     if found is None:
         return None
     # the errors of the nodes are summed against 1/|s (s+1)|
@@ -121,16 +123,13 @@ def _line(labels: Sequence[Labels], some: Sequence[Labels], aim: Aim, most: int)
 
 
 def _height(
-    labels: Sequence[Labels],
-    some: Sequence[Labels],
-    direction: int,
-    c: float,
-    spacing: float,
-    value: float,
-    relative: float,
-    most: int,
+    labels: Sequence[Labels], direction: int, c: float, spacing: float, value: float, relative: float, most: int
 ) -> tuple[float, float] | None:
-    """How many nodes it takes until the rest is negligible, up to a quarter, and log of a bound on the rest."""
+    """How many nodes it takes until the rest is negligible, up to a quarter, and log of a bound on the rest.
+
+    Sought for the fewest of many kinds of steps.
+    """
+    some = thinned_labels(labels, 2) if len(labels) > _SEVERAL else labels
     tails: dict[float, float] = {}
 
     def is_high_enough(these: Sequence[Labels], count: float) -> bool:
@@ -220,6 +219,7 @@ def _evaluate(
     # |d/dB1| and |d/dB0| of (B0+B1)^T - B0^T are at most T (B0+B1)^(T-1) and T ((B0+B1)^(T-1) - B0^(T-1)) at c
     whole = 1.01
     top = whole + np.exp(_log_bulk(labels, power) - value) * 1.01 if split else whole
+    least = [_least_bulk(label, power) if split else 1.0 for label in labels]
     terms, start = 0, 0
     few = 8 if log_allowed < _SHARP else 32  # where digits count: the less r varies, the more of x is summed by series
     while start < len(nodes):
@@ -237,14 +237,14 @@ def _evaluate(
                 np.zeros(powers.shape, complex),
                 np.zeros(powers.shape),
             )
-            for label, (middle, base) in zip(labels, chosen, strict=True):
+            for label, (middle, base), bulk_size in zip(labels, chosen, least, strict=True):
                 count = label.step.count
                 if base is None:
                     excess = middle.excess(powers)
                     bulk += count * log1p(excess)
                     wrong = np.exp(middle.log_error) + middle.rounding(power, powers.imag, True)
                     if split:
-                        error += count * whole * wrong / _least_bulk(label, power)
+                        error += count * whole * wrong / bulk_size
                     else:
                         error += count * np.log1p(wrong / np.maximum(np.abs(1 + excess), 1e-300))
                     continue
@@ -253,7 +253,7 @@ def _evaluate(
                 ratio += count * log1p(np.asarray(middle.mgf(powers) / np.where(excess == -1, 1e-290, 1 + excess)))
                 wrong = top * (np.exp(middle.log_error) + middle.rounding(power, powers.imag, False))
                 wrong = wrong + whole * (np.exp(base.log_error) + base.rounding(power, powers.imag, True))
-                error += count * wrong / _least_bulk(label, power)
+                error += count * wrong / bulk_size
             with np.errstate(all="ignore"):
                 if split:
                     shape[part] = np.exp(bulk - value) * np.expm1(ratio)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -18,7 +17,7 @@ from hush.accounting.contour import ADD, REMOVE, problem
 from hush.accounting.line import log_peak
 from hush.accounting.rules import Rule
 from hush.accounting.strips import Edge, Part
-from hush.accounting.thinning import standing
+from hush.accounting.thinning import GROUPS, standing
 from hush.accounting.transform import Array, Step, log_ratio
 
 ROUNDED = 1e-12
@@ -44,26 +43,27 @@ class Labels:
     """Whether huge steps are so improbable that they are left out, instead of deciding for sure."""
     low: Edge | None = None
     """Where bulk ends.  Where other steps have an end of bulk and this has none, all that is not huge is bulk."""
-    _parts: dict[tuple[Edge, Edge | None], Part] = field(default_factory=dict, compare=False, repr=False)
-    """What has been computed of its parts, also of those with other edges: how often the step is taken says nothing."""
+    _seen: dict[tuple[Edge, Edge | None], tuple[Part, Rule]] = field(default_factory=dict, compare=False, repr=False)
+    """Parts and their rules on the real axis, also for other edges: how often the step is taken says nothing of them."""
 
-    def _part(self, falls: Edge, rises: Edge | None = None) -> Part:
-        if (falls, rises) not in self._parts:
-            self._parts[falls, rises] = Part(self.step, falls, rises)
-        return self._parts[falls, rises]
+    def _part(self, falls: Edge, rises: Edge | None = None) -> tuple[Part, Rule]:
+        if (falls, rises) not in self._seen:
+            part = Part(self.step, falls, rises)
+            self._seen[falls, rises] = part, on_axis(part)
+        return self._seen[falls, rises]
 
     @property
     def bulk(self) -> Part | None:
-        return None if self.low is None else self._part(self.low)
+        return None if self.low is None else self._part(self.low)[0]
 
     @property
     def middle(self) -> Part:
-        return self._part(self.high, self.low)
+        return self._part(self.high, self.low)[0]
 
-    @cached_property
+    @property
     def axis(self) -> tuple[Rule, Rule | None]:
         """Rules on the real axis for what is not bulk, and for the bulk."""
-        return on_axis(self.middle), None if self.bulk is None else on_axis(self.bulk)
+        return self._part(self.high, self.low)[1], None if self.low is None else self._part(self.low)[1]
 
     @property
     def bulk_edge(self) -> Edge:
@@ -87,9 +87,10 @@ def is_split(labels: Sequence[Labels]) -> bool:
     return any(label.low is not None for label in labels)
 
 
-def thinned_labels(labels: Sequence[Labels]) -> Sequence[Labels]:
+def thinned_labels(labels: Sequence[Labels], groups: int = GROUPS) -> Sequence[Labels]:
     """Some of many kinds of steps, counted for all of them: for searches, not for certificates."""
-    return [replace(one, step=replace(one.step, count=one.step.count * share)) for one, share in standing(labels)]
+    found = standing(labels, groups)
+    return [replace(one, step=replace(one.step, count=one.step.count * share)) for one, share in found]
 
 
 def on_axis(part: Part) -> Rule:

@@ -10,23 +10,23 @@ import numpy as np
 
 from hush.accounting.transform import Step
 
-_GROUPS = 4
+GROUPS = 4
 Item = TypeVar("Item")
 
 
-def alike(ordered: Sequence[Item]) -> list[Sequence[Item]]:
+def alike(ordered: Sequence[Item], groups: int = GROUPS) -> list[Sequence[Item]]:
     """At most a few groups of such as follow each other."""
-    size = max(-(-len(ordered) // _GROUPS), 1)
+    size = max(-(-len(ordered) // groups), 1)
     return [ordered[k : k + size] for k in range(0, len(ordered), size)]
 
 
-def standing(ordered: Sequence[Item]) -> list[tuple[Item, float]]:
+def standing(ordered: Sequence[Item], groups: int = GROUPS) -> list[tuple[Item, float]]:
     """The first, middle and last of each group, and how many they stand for each.
 
     The sum over a group of what is quadratic in the position is theirs, so counted.
     """
     found: list[tuple[Item, float]] = []
-    for group in alike(ordered):
+    for group in alike(ordered, groups):
         places = np.unique([0, len(group) // 2, len(group) - 1])
         powers = np.arange(places.size)[:, None]
         totals = (np.arange(len(group)) ** powers).sum(axis=1)
