@@ -44,7 +44,7 @@ class Labels:
     low: Edge | None = None
     """Where bulk ends.  Where other steps have an end of bulk and this has none, all that is not huge is bulk."""
     _seen: dict[tuple[Edge, Edge | None], tuple[Part, Rule]] = field(default_factory=dict, compare=False, repr=False)
-    """Parts and their rules on the real axis, also for other edges: how often the step is taken says nothing of them."""
+    """Parts and their rules on the real axis, also for other edges, however often the step is taken."""
 
     def _part(self, falls: Edge, rises: Edge | None = None) -> tuple[Part, Rule]:
         if (falls, rises) not in self._seen:

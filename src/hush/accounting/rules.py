@@ -10,10 +10,17 @@ import numpy as np
 from scipy.special import erfc, log_ndtr, ndtr
 
 from hush.accounting.strips import LOG_SQRT_2PI, Part, ladder, log_sum
-from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex, Numbers, exponent_doubt, log_ratio
+from hush.accounting.transform import (
+    UNIT_ROUNDOFF,
+    Array,
+    Complex,
+    Numbers,
+    expected_expm1_minus,
+    exponent_doubt,
+    log_ratio,
+)
 
 _SERIES_RADIUS = 1.0
-_SERIES_TERMS = 18
 _WINDOW_ROUNDOFF = 1e-12
 """What the complex error function is trusted to, relatively."""
 
@@ -93,7 +100,7 @@ class Rule:
         near = self._near(float(np.max(np.abs(powers))))
         result = np.zeros(powers.shape, dtype=np.result_type(powers, self.loss))
         if near.any():
-            series = _expected_expm1_minus(np.append(powers, 1.0), self.loss[near], self.weight[near])
+            series = expected_expm1_minus(np.append(powers, 1.0), self.loss[near], self.weight[near], _SERIES_RADIUS)
             result += series[:-1] - powers * series[-1]
         if not near.all():
             far = ~near
@@ -218,23 +225,6 @@ def _phi(y: Numbers) -> Numbers:
     far = np.clip(y.real, -60, 60) + 1j * y.imag
     value = 0.5 * erfc(-far / np.sqrt(2))
     return np.asarray(np.where(np.isfinite(value), value, np.where(y.real > 0, 1.0, 0.0)))
-
-
-def _expected_expm1_minus(powers: Numbers, loss: Numbers, weight: Numbers) -> Numbers:
-    """The sum over nodes of weight (e^z - 1 - z) at z = r loss, |z| <= 1, by the moments of the losses.
-
-    Their series, where the first term left out is 1e-18 of the sum, turned round: sum_k r^k/k! sum_j weight_j loss_j^k.
-    """
-    largest = float(np.max(np.abs(powers)))
-    shares, scaled = powers / largest, np.broadcast_to(loss * largest, (len(_FACTORIALS) + 1, len(loss)))
-    moments = (np.cumprod(scaled, axis=0)[1:] * weight).sum(axis=1) / _FACTORIALS
-    total: Numbers = np.full(powers.shape, moments[-1])
-    for moment in moments[-2::-1]:
-        total = total * shares + moment
-    return np.asarray(total * shares * shares)
-
-
-_FACTORIALS = np.cumprod(np.arange(1.0, 3 + _SERIES_TERMS))[1:]
 
 
 def rule(

@@ -39,7 +39,8 @@ UNIT_ROUNDOFF = 2.0**-53
 _LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 _SERIES_RADIUS = 0.5
 _FEW_STEPS = 200_000
-_SERIES_TERMS = 14
+_TERMS, _FEWER_TERMS = 19, 15
+_FACTORIALS = np.cumprod(np.arange(1.0, 2 + _TERMS))[1:]
 _LARGEST = 600.0
 """log of an E[g^r] that is a floating-point number with room to spare."""
 
@@ -139,14 +140,19 @@ def _quantile(log_mass: float) -> float:
     return float(-ndtri(np.exp(log_mass))) if log_mass > -690.0 else float(np.sqrt(-2 * log_mass))
 
 
-def _expm1_minus(z: Numbers) -> Numbers:
-    """exp(z) - 1 - z by its series, for |z| <= 1/2, where the first term left out is 1e-17 of the sum."""
-    term = z * z / 2
-    total: Numbers = term.copy()
-    for k in range(3, 3 + _SERIES_TERMS):
-        term = term * z / k
-        total += term
-    return total
+def expected_expm1_minus(powers: Numbers, loss: Numbers, weight: Numbers, radius: float) -> Numbers:
+    """The sum over nodes of weight (e^z - 1 - z) at z = r loss, |z| <= radius <= 1, by the moments of the losses.
+
+    The series of each, up to terms of 1e-18 of it, turned round: sum_k r^k/k! sum_j weight_j loss_j^k.
+    """
+    factorials = _FACTORIALS[: _TERMS if radius > 0.5 else _FEWER_TERMS]
+    largest = float(np.max(np.abs(powers)))
+    shares, scaled = powers / largest, np.broadcast_to(loss * largest, (len(factorials) + 1, len(loss)))
+    moments = (np.cumprod(scaled, axis=0)[1:] * weight).sum(axis=1) / factorials
+    total: Numbers = np.full(powers.shape, moments[-1])
+    for moment in moments[-2::-1]:
+        total = total * shares + moment
+    return np.asarray(total * shares * shares)
 
 
 def _near(grid: Grid, largest_power: float) -> NDArray[np.bool_]:
@@ -188,10 +194,8 @@ def excess(grid: Grid, powers: Numbers, scale: float = 0.0) -> Numbers:
     far = ~near
     result = np.zeros(powers.shape, dtype=powers.dtype)
     if near.any():
-        values = np.multiply.outer(powers, loss[near])
-        result += (_expm1_minus(values) * weight[near]).sum(axis=-1)
-        result -= powers * (_expm1_minus(loss[near]) * weight[near]).sum()
-        result *= np.exp(-scale)
+        series = expected_expm1_minus(np.append(powers, 1.0), loss[near], weight[near], _SERIES_RADIUS)
+        result += (series[:-1] - powers * series[-1]) * np.exp(-scale)
     if far.any():
         with np.errstate(over="ignore"):
             tilted = np.exp(np.multiply.outer(powers, loss[far]) + (log_weight[far] - scale))
