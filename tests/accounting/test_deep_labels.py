@@ -6,11 +6,12 @@ import mpmath
 import numpy as np
 import pytest
 from reference import one_step
+from scipy.special import ndtr
 
 from hush.accounting import jumps
 from hush.accounting.contour import REMOVE
 from hush.accounting.losses import GaussianPair, Pair, Uniform
-from hush.accounting.makers import Binned, Replaced
+from hush.accounting.makers import Binned, Replaced, Sampled
 from hush.accounting.subsampled import Composition
 from hush.accounting.transform import Step
 
@@ -74,6 +75,60 @@ def test_two_steps_far_below_the_floating_point_range(noise: float, rate: float,
         assert found is not None
         lower, upper = (float(side[0]) for side in found.log_delta(np.array([epsilon])))
     assert lower <= truth <= upper <= lower + 1e-4
+
+
+def _on_a_lattice(rate: float, noise: float, steps: int, epsilon: float) -> tuple[float, float]:
+    """log delta between those of two lattice laws, losses rounded down and up, tilted so that no digit is lost."""
+    bin_width = 4e-5
+    losses = np.log1p(-rate) + bin_width * np.arange(int((epsilon + 6) / bin_width))
+    places = noise * np.log1p(np.expm1(losses[1:]) / rate) + 0.5 / noise
+    above = np.append(1.0, (1 - rate) * ndtr(-places) + rate * ndtr(1 / noise - places))
+    masses = -np.diff(np.append(above, 0.0))
+    tilts = np.geomspace(1.0, 60.0, 60)
+    log_masses = np.log(masses, where=masses > 0, out=np.full(masses.shape, -np.inf))
+    logs = np.array([np.logaddexp.reduce(tilt * losses + log_masses) for tilt in tilts])
+    best = int(np.argmin(steps * logs - tilts * epsilon))
+    weights = np.exp(tilts[best] * losses + log_masses - logs[best])
+    size = 1 << (steps * losses.size - 1).bit_length()
+    sums = np.fft.irfft(np.fft.rfft(weights, size) ** steps, size)
+    found = []
+    for shift in (0, steps):
+        total = steps * losses[0] + bin_width * (np.arange(size) + shift)
+        gained = np.where(total > epsilon, -np.expm1(np.minimum(epsilon - total, 0.0)), 0.0)
+        tilted = np.exp(np.minimum(tilts[best] * (epsilon - total), 0.0))
+        log_scale = steps * logs[best] - tilts[best] * (epsilon - bin_width * shift)
+        found.append(float(np.log((gained * tilted * sums).sum()) + log_scale))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(0.88213, 0.00573145), (0.6, 1e-4)])
+def test_a_curve_set_up_at_one_epsilon_serves_far_to_the_left(noise: float, rate: float) -> None:
+    """Bulk ends where it is negligible there as well: next to nothing was known below half of the epsilon."""
+    epsilon = 8.0
+    at = epsilon * np.array([0.2, 0.35, 0.5, 1.0])
+    least, most = np.array([_on_a_lattice(rate, noise, 4, float(one)) for one in at]).T
+    assert np.all(most - least < 0.01)
+    with np.errstate(all="ignore"):
+        steps, ends = (Step(rate, noise, 4),), (float(at[0]), float(least[0]))
+        found = jumps.jumps(steps, REMOVE, epsilon, float(least[-1]), -15.0, None, ends)
+        assert found is not None
+        lower, upper = found.log_delta(at)
+    assert np.all((lower <= most) & (least <= upper))
+    assert np.all(upper - lower < 0.01)
+
+
+def test_a_delta_taken_for_larger_than_it_is_is_found_all_the_same() -> None:
+    """Labels left out all that makes it up, nothing was known, and the next delta asked for was e^-6."""
+    noise, rate, epsilon = 0.6, 1e-4, 8.0
+    least, most = _on_a_lattice(rate, noise, 4, epsilon)
+    composition = Composition((Step(rate, noise, 4),))
+    with np.errstate(all="ignore"):
+        sampled = Sampled(composition, REMOVE, Binned(composition.pairs(REMOVE)))
+        curve = sampled.jumps(epsilon, least + 30, 1e-3)
+        assert curve is not None
+        lower, upper = (float(side[0]) for side in curve(np.array([epsilon])))
+    assert lower <= most <= least + 0.01
+    assert least <= upper <= lower + 1e-3
 
 
 def _log_delta_of_two_replaced(rate: float, noise: float, epsilon: float) -> float:

@@ -31,7 +31,7 @@ _LOST = 3  # such lines, and no more are set up: the next ones would be as bad
 _FURTHEST = 8.0  # times as far, where lines serve as much
 _SAME = 0.003  # where a new one would say the same
 _PLACES = 60  # of a whole curve, at which a rough look is had
-_REACH = 0.6  # and where a line that is kept may be sharp
+_REACH = 0.9  # and where a line that is kept may be sharp
 
 
 @dataclass(frozen=True)

@@ -202,9 +202,17 @@ def log_dropped(label: Labels, direction: int) -> float:
 
 
 def choose_low(
-    labels: Sequence[Labels], direction: int, epsilon: float, log_budget: float, reach: float
+    labels: Sequence[Labels],
+    direction: int,
+    epsilon: float,
+    log_budget: float,
+    reach: float,
+    also: Sequence[tuple[float, float]] = (),
 ) -> list[Labels] | None:
-    """Where bulk ends: so low that all steps bulk hardly exceed epsilon (remove), or hardly fall short of it (add)."""
+    """Where bulk ends: so low that all steps bulk hardly exceed epsilon (remove), or hardly fall short of it (add).
+
+    And other epsilons, with budgets of their own.
+    """
     points = bulk_points(epsilon + reach)
     top = epsilon + reach if direction == REMOVE else reach
     # what loses little at most is bulk as a whole: a middle of it would have to be resolved on its own scale
@@ -215,7 +223,9 @@ def choose_low(
         result = changed
         if not all(little):
             result = [old if whole else new for old, new, whole in zip(labels, changed, little, strict=True)]
-        return result if log_all_bulk(direction, epsilon, points, bulk_log_mgf(result, points)) < log_budget else None
+        values = bulk_log_mgf(result, points)
+        wanted = [(epsilon, log_budget), *also]
+        return result if all(log_all_bulk(direction, at, points, values) < budget for at, budget in wanted) else None
 
     few, many, best = 0, 8, with_bulk_below(8)
     while best is None:

@@ -16,7 +16,7 @@ from hush.accounting import contour, decaying, heavy, jumps, scattered
 from hush.accounting.bounded import largest_total, near_top
 from hush.accounting.cells import Rough, Steps, rough_look
 from hush.accounting.crossing import Curve
-from hush.accounting.landing import sum_of_log_deltas
+from hush.accounting.landing import few_jumps_log_delta, sum_of_log_deltas
 from hush.accounting.line import Line, log_peak
 from hush.accounting.losses import Array, Uniform
 from hush.accounting.sides import Chernoff
@@ -29,13 +29,14 @@ _MANY = -100.0  # a log delta for which many losses decide
 _NEGLIGIBLE = -36.0, -24.0, -16.0  # logs of what a line may miss: where the first takes too many nodes, more
 _LARGE = -30.0  # a log delta for which losses are mostly large
 _ORDERS = np.geomspace(0.8, 1.25, 21)  # as parts of a line's own
-_BINNED = 3e-4  # of log delta: what bins know at once
 _ROUGHLY = 0.03  # of log delta: known no better, bins of C_p cost less than integrals without
 _FURTHEST = 1e6  # an epsilon that no link needs
 _ALMOST = 1.3  # times what is asked for, which is less than what is needed
 _NEARBY = 0.7  # logs of epsilons
 _FURTHER = 1.5  # as deep as that a line may be asked, as a multiple of its own log delta
 _DEEPER = 8.0  # logs: labelled integrals so much sharper than they need be serve far to the left
+_LEFT = 0.2  # of an epsilon: how far down labelled integrals are to serve as well
+_MUCH_DEEPER = 1.3  # times a log delta: where a few jumps say that, many small losses may decide
 _GLANCED = 16.0  # minus the log of a delta for which bins are good enough for a glance at all larger ones
 
 
@@ -223,7 +224,7 @@ class Sampled:
         elif saddle < _MANY:
             size = saddle
         lost = sum(abs(math.log(max(epsilon, 1e-300) / other)) < _NEARBY for other in self.lost)
-        binned = self.binned.curve(epsilon, size, tolerance) if tolerance > _BINNED or lost > 0 else None
+        binned = self.binned.curve(epsilon, size, tolerance) if lost > 0 else None
         if binned is not None and (lost > 1 or width_at(binned, epsilon) <= enough):
             return binned
         found = self.jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None
@@ -239,14 +240,20 @@ class Sampled:
 
     def jumps(self, epsilon: float, size: float, enough: float) -> Curve | None:
         best, narrowest = None, math.inf
+        few = few_jumps_log_delta(self.composition.steps, self.direction, epsilon)
+        if few > _MUCH_DEEPER * size:
+            size = min(size, few)  # taken for larger than it is, delta is left without what makes it up
+        left = _LEFT * epsilon
+        remove = self.direction == contour.REMOVE
+        also = (left, few_jumps_log_delta(self.composition.steps, self.direction, left)) if remove else None
         for k in range(4):
             aim = float(np.clip(math.log(enough) - _DEEPER - 3 * k, -20.0, -12.0 - 3 * k))
-            found = jumps.jumps(self.composition.steps, self.direction, epsilon, size, aim, self.before)
-            if found is None:
-                size -= 12
+            found = jumps.jumps(self.composition.steps, self.direction, epsilon, size, aim, self.before, also)
+            lower, upper = (-math.inf, 0.0) if found is None else _at(found.log_delta, epsilon)
+            if found is None or (math.isinf(lower) and upper == 0):
+                size = min(size - 12, few)
                 continue
             self.before = found
-            lower, upper = (float(side[0]) for side in found.log_delta(np.array([epsilon])))
             if best is None or upper - lower < narrowest:
                 best, narrowest = found, upper - lower
             if narrowest <= enough:
@@ -352,5 +359,10 @@ def _line(
 
 def width_at(curve: Curve, epsilon: float) -> float:
     """How well log delta is known there."""
+    lower, upper = _at(curve, epsilon)
+    return upper - lower
+
+
+def _at(curve: Curve, epsilon: float) -> tuple[float, float]:
     lower, upper = curve(np.array([epsilon]))
-    return float(upper[0] - lower[0])
+    return float(lower[0]), float(upper[0])
