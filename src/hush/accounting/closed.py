@@ -39,7 +39,9 @@ def single_curve(step: Step, direction: int) -> Curve:
             doubt = inner_doubt(step.rate, direction * epsilons, inner)
             margin = _margin(size, value - np.log(step.rate), doubt)
         margin = np.where(np.isnan(margin), 0.0, margin)
-        return _sharper(value, margin, single_step_log_complement(step, direction, epsilons), doubt)
+        lower, upper = _sharper(value, margin, single_step_log_complement(step, direction, epsilons), doubt)
+        low, high = _plateau(step, direction, epsilons, inner, doubt)
+        return np.fmax(lower, low), np.fmin(upper, high)
 
     return curve
 
@@ -77,6 +79,26 @@ def single_step_log_complement(step: Step, direction: int, epsilons: Array) -> A
         return np.where(np.isnan(inner), 0.0, np.logaddexp(missed, hit))
 
 
+def _plateau(step: Step, direction: int, epsilons: Array, inner: Array, doubt: Array) -> tuple[Array, Array]:
+    """The same as log p (add: + eps + t) and the log of 1 less two Gaussian tails: sharp where these are small.
+
+    They are as good as in `_sharper`; a few functions and sums, 8 u each, of the logarithms that are added up.
+    """
+    mu = 1 / step.noise
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tails = _gaussian_log_complement(mu, direction * inner)
+        most = np.log(step.rate) + (0.0 if direction == REMOVE else epsilons + inner)
+        low, high = complements(*_within(tails, doubt))
+        sizes = 4 + abs(np.log(step.rate)) + np.abs(low) + (0.0 if direction == REMOVE else epsilons + doubt)
+    return np.asarray(most + low - 8 * 2.0**-53 * sizes), np.asarray(most + high + 8 * 2.0**-53 * sizes)
+
+
+def _within(tails: Array, argument: Array) -> tuple[Array, Array]:
+    """Bounds on the log of a sum of two Gaussian tails."""
+    doubt = 4e-13 + 2.0**-53 * 64 * (1 + np.abs(tails) + np.nan_to_num(argument))
+    return tails - doubt, np.minimum(tails + doubt, 0.0)
+
+
 def _gaussian_log_delta(mu: float, epsilon: Array) -> Array:
     """log(Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)), any sign of eps, no cancellation in the tail."""
     upper = log_ndtr(0.5 * mu - epsilon / mu)
@@ -97,8 +119,7 @@ def _sharper(value: Array, margin: Array, complement: Array, argument: Array) ->
     near = value > -0.7
     if not near.any():
         return lower, upper
-    doubt = 4e-13 + 2.0**-53 * 64 * (1 + np.abs(complement) + np.nan_to_num(argument))
-    low, high = complements(complement - doubt, np.minimum(complement + doubt, 0.0))
+    low, high = complements(*_within(complement, argument))
     return np.where(near, np.maximum(lower, low), lower), np.where(near, np.minimum(upper, high), upper)
 
 

@@ -15,6 +15,7 @@ from hush.accounting import decay, rules
 from hush.accounting.contour import ADD, REMOVE, log1p, place
 from hush.accounting.labels import ROUNDED, Labels, is_split, log_size, reach_below, thinned_labels
 from hush.accounting.line import Line, alias_free_spacing, chernoff_points, chernoff_values, power_errors
+from hush.accounting.nearby import Nearby
 from hush.accounting.strips import Part
 from hush.accounting.thinning import alike
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Numbers
@@ -26,6 +27,8 @@ _SHARP = -24.0
 _SEVERAL = 8
 """Kinds of steps of which a few stand for all."""
 _CHUNK = 256
+_LOOKS = 5
+"""Nodes at which it is looked at how little is left of what is not bulk."""
 _GOOD = 1.0
 """log of how much more than wanted an error may be that no search would make smaller."""
 
@@ -225,18 +228,15 @@ def _evaluate(
     while start < len(nodes):
         end = min(max(2 * start, few), len(nodes))
         low, high = float(nodes[start].imag), float(nodes[end - 1].imag)
-        chosen = _all_rules(labels, power, low, high, log_allowed, whole, top)
+        chosen = _all_rules(labels, least, power, low, high, log_allowed, top)
         terms += sum(rule.size for pair in chosen for rule in pair if rule is not None) * (end - start)
         if terms > _MOST_TERMS:
             return None
         for first in range(start, end, _CHUNK):
             part = slice(first, min(first + _CHUNK, end))
             powers = _powers(direction, nodes[part])
-            bulk, ratio, error = (
-                np.zeros(powers.shape, complex),
-                np.zeros(powers.shape, complex),
-                np.zeros(powers.shape),
-            )
+            bulk, ratio = np.zeros(powers.shape, complex), np.zeros(powers.shape, complex)
+            error, bulk_error, near = np.zeros(powers.shape), np.zeros(powers.shape), Nearby(powers.size)
             for label, (middle, base), bulk_size in zip(labels, chosen, least, strict=True):
                 count = label.step.count
                 if base is None:
@@ -244,21 +244,27 @@ def _evaluate(
                     bulk += count * log1p(excess)
                     wrong = np.exp(middle.log_error) + middle.rounding(power, powers.imag, True)
                     if split:
-                        error += count * whole * wrong / bulk_size
+                        bulk_error += count * whole * wrong / bulk_size
+                        near.add(count, 1 + excess, np.zeros(powers.shape), wrong, np.zeros(powers.shape))
                     else:
                         error += count * np.log1p(wrong / np.maximum(np.abs(1 + excess), 1e-300))
                     continue
                 excess = base.excess(powers)
                 bulk += count * log1p(excess)
-                ratio += count * log1p(np.asarray(middle.mgf(powers) / np.where(excess == -1, 1e-290, 1 + excess)))
-                wrong = top * (np.exp(middle.log_error) + middle.rounding(power, powers.imag, False))
-                wrong = wrong + whole * (np.exp(base.log_error) + base.rounding(power, powers.imag, True))
-                error += count * wrong / bulk_size
+                other = middle.mgf(powers)
+                ratio += count * log1p(np.asarray(other / np.where(excess == -1, 1e-290, 1 + excess)))
+                wrong = np.exp(middle.log_error) + middle.rounding(power, powers.imag, False)
+                wrong_bulk = np.exp(base.log_error) + base.rounding(power, powers.imag, True)
+                error += count * top * wrong / bulk_size
+                bulk_error += count * whole * wrong_bulk / bulk_size
+                near.add(count, 1 + excess, other, wrong_bulk, wrong)
             with np.errstate(all="ignore"):
                 if split:
                     shape[part] = np.exp(bulk - value) * np.expm1(ratio)
                     # to first order; the rest is less than e^error times as much.  Then the rounding of both factors.
-                    errors[part] = error * np.exp(np.minimum(error, 700.0))
+                    rest = np.exp(np.minimum(error + bulk_error, 700.0))
+                    by_middle, by_bulk = near.errors(value)
+                    errors[part] = np.fmin(error * rest, by_middle) + np.fmin(bulk_error * rest, by_bulk)
                     rounded = np.abs(shape[part]) * (1 + abs(value) + np.abs(bulk))
                     rounded += np.exp(bulk.real - value + ratio.real) * np.abs(ratio)
                     errors[part] += 4 * UNIT_ROUNDOFF * rounded
@@ -289,25 +295,45 @@ Strips = set[tuple[int, int]]
 
 
 def _all_rules(
-    labels: Sequence[Labels], power: float, low: float, high: float, log_allowed: float, whole: float, top: float
+    labels: Sequence[Labels],
+    sizes: Sequence[float],
+    power: float,
+    low: float,
+    high: float,
+    log_allowed: float,
+    top: float,
 ) -> list[tuple[rules.Rule, rules.Rule | None]]:
-    """Rules for what is not bulk and for the bulk of each kind of step, good enough for all the steps together.
+    """Rules for what is not bulk and for the bulk, of such sizes, of each kind of step, good enough for all together.
 
-    Of many kinds some are looked at closely, and what strips are best there serve the others, if they do.
+    Of many kinds some are looked at closely, and what strips are best there serve the others, if they do.  Far from the
+    axis, where little is left of what is not bulk, hardly anything depends on the bulk (`Nearby`): less will do.
     """
+    allowed = max(log_allowed, -34.0) - 2
+    at = np.asarray(power + 1j * np.linspace(low, high, _LOOKS))
+    groups = alike(list(zip(labels, sizes, strict=True)))
+    middles: list[rules.Rule] = []
+    exchanged = 0.0
+    for group in groups:
+        known: Strips = set()
+        for label, size in group:
+            count, whole = label.step.count, label.bulk is None
+            wanted = allowed - np.log(count) + (0.0 if whole else np.log(size / top))
+            middles.append(_rule(label.middle, power, low, high, wanted, whole, known))
+            if not whole:
+                exchanged += count * float(np.abs(middles[-1].mgf(at)).max()) / size
+    # with the bulk's product over the integrand's size at the axis, about top - 1, as in Nearby.errors
+    depends = exchanged * np.exp(min(exchanged, 100.0)) * (top - 1)
+    spare = -np.log(min(depends, 1.0)) if depends > 0 else 0.0
     chosen: list[tuple[rules.Rule, rules.Rule | None]] = []
-    for group in alike(labels):
-        middles: Strips = set()
+    rest = iter(middles)
+    for group in groups:
         bulks: Strips = set()
-        for label in group:
-            allowed = max(log_allowed, -34.0) - 2 - np.log(label.step.count)
-            if label.bulk is None:
-                chosen.append((_rule(label.middle, power, low, high, allowed, True, middles), None))
-                continue
-            assert label.axis[1] is not None
-            size = float(np.log(max(1 + label.axis[1].excess(np.array([power]))[0].real, 1e-290)))
-            middle = _rule(label.middle, power, low, high, allowed + size - np.log(top), False, middles)
-            chosen.append((middle, _rule(label.bulk, power, low, high, allowed + size - np.log(whole), True, bulks)))
+        for label, size in group:
+            middle, base = next(rest), None
+            if label.bulk is not None:
+                wanted = allowed - np.log(label.step.count / size) + spare
+                base = _rule(label.bulk, power, low, high, wanted, True, bulks)
+            chosen.append((middle, base))
     return chosen
 
 

@@ -21,8 +21,10 @@ from hush.accounting.transform import (
 )
 
 _SERIES_RADIUS = 1.0
-_WINDOW_ROUNDOFF = 1e-12
-"""What the complex error function is trusted to, relatively."""
+_WINDOW_ROUNDOFF = 64.0, 16.0
+"""What Phi(y) is trusted to: u times the first, and y^2 times the second, of the smaller of both tails."""
+_REAL_LOSS, _LOSS = 4.0, 12.0
+"""What a loss at a real node, or at a complex one, is off by itself, in units of 4 u of it."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,24 @@ class Rule:
         share = np.exp(np.minimum(np.log(step.rate) + exponent - np.real(self.loss), 5.0))
         return np.asarray(share * exponent_doubt(self.nodes, step.noise))
 
+    @cached_property
+    def _window_unsure(self) -> Array:
+        """How far the window may be off, in units of 4 u: by 1 of itself, and by what each of its edges is.
+
+        A tail Phi(-y), y > 0, is at most e^{b^2/2} Phi(-y) at y + ib.  It is trusted to 64 + 16 |y|^2 units u of that:
+        24 + 3 y^2 at real y, and twice what was seen at complex ones; y itself, a difference and a quotient, is off by
+        2 u |y|.  A node is off by 3 u of the largest, which counts where the window is narrow.
+        """
+        unsure = np.abs(self.window) + 1e-307 / UNIT_ROUNDOFF  # far out a tail is told as 0
+        for edge in self.part.edges:
+            y, turned = (self.nodes.real - edge.place) / edge.width, self.shift / edge.width
+            grown = min(0.5 * turned**2, 700.0)
+            bell = np.exp(np.minimum(grown - 0.5 * y * y, 700.0) - LOG_SQRT_2PI) / edge.width
+            constant, square = _WINDOW_ROUNDOFF
+            share = 0.25 * (constant + square * (y * y + turned**2))
+            unsure = unsure + share * np.exp(grown) * ndtr(-np.abs(y)) + 0.75 * float(np.abs(self.nodes).max()) * bell
+        return np.asarray(unsure)
+
     def _near(self, largest_power: float) -> np.ndarray:
         if not self.careful:
             return np.zeros(self.size, dtype=np.bool_)
@@ -169,40 +189,35 @@ class Rule:
         """A bound on the floating-point error of `mgf` or `excess` at Re r = real, Im r = heights.
 
         In units of 4 u.  A node's loss l is off by 12 |l| (e^u - 1 at a complex u by 18 u of itself, the logarithm's
-        modulus and angle by up to twice that where g is near 1/2) and by |dl/du| times what u is off
-        (`exponent_doubt`).  An argument r l + log weight is off by r times that, by 1 |r l| and by 1 |log weight|; the
-        exponential by 1, the product with the window by 1, a pairwise sum of n terms by (22 + log2(n/128)) u, less
-        than 6 for any n here: 8 together.
+        modulus and angle by up to twice that where g is near 1/2; at a real u by 4 |l|) and by |dl/du| times what u is
+        off (`exponent_doubt`).  An argument r l + log weight is off by r times that, by 1 |r l| and by 1 |log weight|;
+        the exponential by 1, the product with the window by 1, a pairwise sum of n terms by (22 + log2(n/128)) u, less
+        than 6 for any n here: 8 together.  The window itself: `_window_unsure`.
 
-        By the series |e^z - 1 - z| <= 0.72 |z|^2, with a slope of at most 1.72 |z|.  l makes 1.72 * 12 = 20.7 of |z|^2,
-        and so do, at u/2 each, its scaling and that of r: 1; the weight 2 + 0.75 |log weight|; its k products with the
-        loss, and those with r, sum_k 4 k u |z|^k/k! <= 6.9 u |z|^2 each: 4; the sum 5: 33 together, apart from what u
-        is off.  The expectation of 1 + r (g-1) above the window is made of two Gaussian tails, and of five
-        operations: `_above_unsure`.
+        By the series |e^z - 1 - z| <= 0.72 |z|^2, with a slope of at most 1.72 |z|.  l makes 1.72 * 12 = 20.7 of |z|^2
+        (or 1.72 * 4), and so do, at u/2 each, its scaling and that of r: 1; the weight 2 + 0.75 |log weight|; its k
+        products with the loss, and those with r, sum_k 4 k u |z|^k/k! <= 6.9 u |z|^2 each: 4; the sum 5: 12.3 and l
+        together, apart from what u is off.  The expectation of 1 + r (g-1) above the window is made of two Gaussian
+        tails, and of five operations: `_above_unsure`.
         """
         sizes = np.hypot(real, heights)
         loss, log_weight, window = np.abs(self.loss), np.abs(self.log_weight), np.abs(self.window)
-        unsure = 4 * UNIT_ROUNDOFF * window + _WINDOW_ROUNDOFF * np.minimum(window, np.abs(1 - self.window))
-        unsure = (unsure + 1e-307) / (4 * UNIT_ROUNDOFF)  # in units of 4 ulp, like all below; far out it is told as 0
-        for edge in self.part.edges:  # a node is off by 3 u of the largest: little, unless the window is narrow
-            y, turned = (self.nodes.real - edge.place) / edge.width, self.shift / edge.width
-            bell = np.exp(np.minimum(0.5 * (turned**2 - y * y), 700.0) - LOG_SQRT_2PI) / edge.width
-            unsure = unsure + 0.75 * float(np.abs(self.nodes).max()) * bell
+        unsure, own = self._window_unsure, _LOSS if self.shift else _REAL_LOSS
         lowest = float(heights.min())
         tilted = np.exp((real * self.loss.real - lowest * np.imag(self.loss)) + np.real(self.log_weight))
         off = self._loss_unsure
         if not excess:
             constant = float((tilted * (window * (8 + log_weight) + unsure)).sum())
-            linear = float((tilted * window * (13 * loss + off)).sum())
+            linear = float((tilted * window * ((own + 1) * loss + off)).sum())
             return np.asarray(4 * UNIT_ROUNDOFF * (constant + sizes * linear))
         near = self._near(float(sizes.max()))
         far = ~near
         bare = np.exp(np.real(self.log_weight))
-        quadratic = float((bare * ((33 + 0.75 * log_weight) * window + unsure) * loss**2)[near].sum())
+        quadratic = float((bare * ((12.3 + 1.72 * own + 0.75 * log_weight) * window + unsure) * loss**2)[near].sum())
         quadratic += float((bare * window * 1.72 * loss * off)[near].sum())
         constant = float((tilted * (window * (8 + log_weight) + unsure) + bare * (8 * window + unsure))[far].sum())
         change = np.where(window > 0, np.abs(self.ratio) / np.maximum(window, 1e-300), 0.0)
-        linear = float(((tilted * (13 * loss + off)) * window + change * (16 * window + unsure))[far].sum())
+        linear = float(((tilted * ((own + 1) * loss + off)) * window + change * (16 * window + unsure))[far].sum())
         linear += float((np.exp(np.real(self.loss) + np.real(self.log_weight)) * window * off)[far].sum())
         absent, present = self._above_unsure()
         constant += absent

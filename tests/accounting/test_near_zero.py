@@ -1,0 +1,109 @@
+"""Epsilons next to 0, where delta is within a millionth of delta(0): every rounding counts, and none is forgotten."""
+
+from __future__ import annotations
+
+import mpmath as mp
+import numpy as np
+import pytest
+from reference import REMOVE, one_step, two_steps
+
+from hush.accounting import Gaussian
+from hush.accounting.nearby import Nearby
+from hush.accounting.rules import Rule
+from hush.accounting.strips import Edge, Part
+from hush.accounting.transform import Step
+
+
+def _phi(y: mp.mpc) -> mp.mpc:
+    return mp.erfc(-y / mp.sqrt(2)) / 2
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "delta"),
+    [
+        (0.341, 0.325, 0.45088974359039086),  # 4 times as wide as promised, once
+        (0.341, 0.325, 0.45089014939156596),
+        (0.439, 0.146, 0.1850231804486641),
+        (0.365, 0.517, 0.6250906397059891),
+    ],
+)
+def test_two_steps_next_to_delta_at_zero_agree_with_mpmath(noise: float, rate: float, delta: float) -> None:
+    bounds = (Gaussian(noise).poisson(rate) * 2).epsilon(delta)
+    assert bounds.width <= max(1e-6 * bounds.upper, 1e-12)
+    above, below = (two_steps(rate, noise, REMOVE, end, 30)[0] for end in (bounds.lower, bounds.upper))
+    assert below <= delta <= above
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "share"),
+    [(0.113491, 0.22731, 2e-5), (0.113491, 0.22731, 1e-5), (0.2, 0.01, 1e-3), (0.15, 1e-6, 1e-3), (0.12, 0.45, 1e-5)],
+)
+def test_one_step_next_to_its_rate_agrees_with_mpmath(noise: float, rate: float, share: float) -> None:
+    run = Gaussian(noise).poisson(rate)
+    delta = run.delta(0.0).lower * (1 - share)
+    bounds = run.epsilon(delta)
+    assert bounds.width <= max(1e-6 * bounds.upper, 1e-12)
+    with mp.workdps(40):
+        ends = (one_step(rate, noise, REMOVE, mp.mpf(end)) for end in (bounds.upper, bounds.lower))
+        below, above = ends
+        assert below <= mp.mpf(delta) <= above
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_windowed_sums_are_off_by_less_than_the_rounding_claimed(seed: int) -> None:
+    """The same sums in forty digits, at the nodes and for the parts that plateaus have, real nodes and complex ones."""
+    rng = np.random.default_rng(seed)
+    step = Step(float(rng.uniform(0.05, 0.5)), float(rng.uniform(0.2, 0.5)), 6)
+    low, high = Edge(float(rng.uniform(1, 2)), 0.07, 9.0), Edge(float(rng.uniform(3, 5)), 0.03)
+    shift = 0.0 if seed % 2 else float(rng.uniform(0.01, 0.1))
+    rule = Rule(Part(step, high, low), shift, low.place - 0.8, 0.01, 300, -np.inf)
+    real, height = 0.55, float(rng.uniform(0, 5))
+    found = complex(rule.mgf(np.array([complex(real, height)]))[0])
+    with mp.workdps(40):
+        total = mp.mpc(0)
+        for k in range(rule.size):
+            x = mp.mpf(rule.left) + k * mp.mpf(rule.spacing) + 1j * mp.mpf(shift)
+            g = 1 - mp.mpf(step.rate) + step.rate * mp.exp(x / step.noise - 1 / (2 * mp.mpf(step.noise) ** 2))
+            window = _phi((high.place - x) / high.width) - _phi((low.place - x) / low.width)
+            total += window * rule.spacing * mp.exp(-x * x / 2) / mp.sqrt(2 * mp.pi) * g ** mp.mpc(real, height)
+        off = float(abs(total - found))
+    claimed = float(rule.rounding(real, np.array([height]), False)[0])
+    assert off <= claimed <= 2e-13 * abs(found) * (1 + height)
+
+
+def test_gaussian_windows_are_as_good_as_assumed() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(40):
+        edge, shift = Edge(float(rng.uniform(-1, 5)), float(10 ** rng.uniform(-2.5, -0.5))), 0.0
+        if rng.random() < 0.8:
+            shift = float(edge.width * rng.uniform(0.001, 6))
+        reach = float(rng.choice([3.0, 12.0])) * edge.width
+        rule = Rule(Part(Step(0.1, 0.3, 1), edge), shift, edge.place - reach, reach / 10, 21, -np.inf)
+        claimed = rule._window_unsure * 4 * 2.0**-53
+        with mp.workdps(40):
+            for x, told, doubt in zip(rule.nodes.tolist(), rule.window.tolist(), claimed.tolist(), strict=True):
+                # what the node's own rounding does is counted beside it
+                true = _phi((mp.mpf(edge.place) - mp.mpc(x)) / mp.mpf(edge.width))
+                assert abs(true - mp.mpmathify(told)) <= 0.7 * doubt
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_errors_of_both_parts_do_to_the_product_of_all_steps(seed: int) -> None:
+    """Random parts, moved by as much as they may be off, in fifty digits."""
+    rng = np.random.default_rng(seed)
+    kinds = [(int(rng.integers(1, 30)), bool(rng.random() < 0.8)) for _ in range(int(rng.integers(1, 4)))]
+    size = 10 ** rng.uniform(-9, 0)
+    near, exact, moved = Nearby(1), [mp.mpc(1), mp.mpc(1)], [mp.mpc(1), mp.mpc(1)]
+    with mp.workdps(50):
+        by_bulk = by_middle = mp.mpf(0)
+        for count, split in kinds:
+            turns = np.exp(2j * np.pi * rng.random(4))
+            bulk, middle = complex(0.9 * turns[0]), complex(size * turns[1]) if split else 0j
+            off, other = 10 ** rng.uniform(-9, -3), 10 ** rng.uniform(-9, -3) if split else 0.0
+            near.add(count, np.array([bulk]), np.array([middle]), np.array([off]), np.array([other]))
+            there = mp.mpc(bulk) + off * mp.mpc(complex(turns[2])), mp.mpc(middle) + other * mp.mpc(complex(turns[3]))
+            for product, (one, two) in ((exact, (mp.mpc(bulk), mp.mpc(middle))), (moved, there)):
+                product[0] *= (one + two) ** count
+                product[1] *= one**count
+        by_middle, by_bulk = (float(part[0]) for part in near.errors(0.0))
+        assert abs((exact[0] - exact[1]) - (moved[0] - moved[1])) <= by_middle + by_bulk
