@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -117,9 +118,9 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
     found: list[tuple[float, float]] = []
     for steps in directions(mechanism, delta):
-        if found and heavy.fits(steps) and heavy.is_below(steps, found[0][0], log_delta):
+        if found and _falls_before(steps, found[0][0], log_delta):
             continue  # the other direction has the larger epsilon
-        found.append(_epsilon(steps, log_delta, aim))
+        found.append(_epsilon(steps, log_delta, aim, found[0][0] if found else 0.0))
         if found[-1][0] >= EPSILON_LIMIT:
             break  # the other direction changes nothing
     lowest = max(least, *(end for end, _ in found))
@@ -129,16 +130,20 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     return _ordered((lowest, highest if highest <= EPSILON_LIMIT else math.inf))
 
 
-def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
-    """By contour integrals or, where all atoms share a lattice, by that; by both if one isn't enough."""
+def _epsilon(steps: Steps, log_delta: float, tolerance: float, known: float) -> tuple[float, float]:
+    """By contour integrals or, where all atoms share a lattice, by that; by both if one isn't enough.
+
+    Of less than is `known` of the other direction it is enough to know that it is.
+    """
     if surely_beyond(steps, log_delta):
         return EPSILON_LIMIT, math.inf
     engines: list[Engine] = [lattice.epsilon]
+    by_tails: Engine = partial(heavy.epsilon, known=known)
     if log_delta < _NEAR_ONE:
-        contour = heavy.epsilon if heavy.fits(steps) else scattered.epsilon
+        contour = by_tails if heavy.fits(steps) else scattered.epsilon
         engines.insert(1 if lattice.shares_lattice(steps) else 0, contour)
         if heavy.serves(steps) and not heavy.fits(steps):
-            engines.insert(len(engines) - 1, heavy.epsilon)  # deep, or with a tiny rate: one large loss may decide
+            engines.insert(len(engines) - 1, by_tails)  # deep, or with a tiny rate: one large loss may decide
     if len(steps) == 1 and steps[0][1] == 1:
         # between two pairs nothing knows more than their own curves
         engines = [_single_epsilon] if isinstance(steps[0][0], Enclosed) else [_single_epsilon, *engines]
@@ -155,9 +160,9 @@ def _epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, f
         found = engine(steps, log_delta, tolerance)
         low, high = max(low, found[0]), min(high, found[1])
         # the lattice knows less of heavy tails, and all others less of deltas close to delta(0)
-        best = engine is replaced_few.epsilon or (engine is heavy.epsilon and heavy.fits(steps))
+        best = engine is replaced_few.epsilon or (engine is by_tails and heavy.fits(steps))
         enough = max(1.1 * tolerance, _ENOUGH if best else 0.0)
-        if low >= EPSILON_LIMIT or high - low <= max(enough * high, _FINEST) < math.inf:
+        if low >= EPSILON_LIMIT or high <= known or high - low <= max(enough * high, _FINEST) < math.inf:
             break
     return low, high
 
@@ -267,7 +272,7 @@ def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Arra
     for steps in directions(mechanism, floor):
         if curves and not epsilons.any():
             continue  # delta(0) is the same in both directions
-        if curves and epsilons.size <= _FEW and heavy.fits(steps) and _is_below(steps, epsilons, curves[0][0]):
+        if curves and epsilons.size <= _FEW and _is_below(steps, epsilons, curves[0][0]):
             continue  # the other direction has the larger delta
         rival = curves[0][1] if curves else None
         curves.append(_log_delta(steps, epsilons, aim, _SHOWN * aim if floor > 0 else 0.0, rival))
@@ -305,15 +310,19 @@ def _log_delta(
     on_lattice = lattice.shares_lattice(steps) and (finite or epsilons.size > _FEW)
     if on_lattice or (epsilons.size > _FEW and not scattered.fits(steps)):
         return lattice.log_delta(steps, epsilons, tolerance, shown, rival)  # one law serves many epsilons
-    contour = heavy.log_delta if heavy.fits(steps) and epsilons.size <= _FEW else scattered.log_delta
-    lower, upper = contour(steps, epsilons, tolerance)
+    by_tails = heavy.fits(steps) and epsilons.size <= _FEW
+    lower, upper = (
+        heavy.log_delta(steps, epsilons, tolerance, rival)
+        if by_tails
+        else scattered.log_delta(steps, epsilons, tolerance)
+    )
+    hidden = rival is not None and np.all(upper <= rival)
     # the lattice knows less of heavy tails, and of what is deep or too far out to be seen
-    unseen = bool(np.all(lower == -np.inf))
-    deep = _DEEP_TAIL if unseen or (heavy.fits(steps) and contour is heavy.log_delta) else _LOWEST
-    if _settled(lower, upper, 12 * tolerance) or np.all(upper < deep):
+    deep = _DEEP_TAIL if by_tails or np.all(lower == -np.inf) else _LOWEST
+    if hidden or _settled(lower, upper, 12 * tolerance) or np.all(upper < deep):
         return lower, upper
     if heavy.serves(steps) and not heavy.fits(steps) and epsilons.size <= _FEW:
-        low, high = heavy.log_delta(steps, epsilons, tolerance)
+        low, high = heavy.log_delta(steps, epsilons, tolerance, rival)
         lower, upper = np.maximum(lower, low), np.minimum(upper, high)
         if _settled(lower, upper, 12 * tolerance):
             return lower, upper
@@ -321,9 +330,16 @@ def _log_delta(
     return np.maximum(lower, low), np.minimum(upper, high)
 
 
+def _falls_before(steps: Steps, epsilon: float, log_delta: float) -> bool:
+    """Whether a glance shows that delta is that small at epsilon: as no loss is larger, or as heavy tails are seen."""
+    if largest_total(steps) <= epsilon:
+        return True
+    return heavy.fits(steps) and heavy.is_below(steps, epsilon, log_delta)
+
+
 def _is_below(steps: Steps, epsilons: Array, log_deltas: Array) -> bool:
-    """Whether a glance shows that a heavy-tailed curve lies nowhere above these values."""
-    return all(heavy.is_below(steps, float(e), float(log)) for e, log in zip(epsilons, log_deltas, strict=True))
+    """Whether a glance shows that a curve lies nowhere above these values."""
+    return all(_falls_before(steps, float(e), float(log)) for e, log in zip(epsilons, log_deltas, strict=True))
 
 
 def _settled(lower: Array, upper: Array, tolerance: float) -> bool:

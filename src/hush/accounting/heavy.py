@@ -76,8 +76,11 @@ def _inner(pair: Pair) -> Pair:
 
 
 @np.errstate(all="ignore")
-def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
-    """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta), in the direction given."""
+def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0) -> tuple[float, float]:
+    """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta), in the direction given.
+
+    Another direction is known to have that much: of a smaller one it is enough to know that it is.
+    """
     rough = rough_look(steps)
     guess = min(rough.guess(log_delta), EPSILON_LIMIT)
     idle = guess == EPSILON_LIMIT and rough.log_delta(guess) > log_delta + 0.3  # far beyond: a rough look will do
@@ -101,6 +104,8 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
         found = certified_root(curve, guess, log_delta)
         low, high = max(low, found[0]), min(high, found[1])
         if low >= EPSILON_LIMIT or high - low <= 1.1 * max(asked * high, _FINEST) < math.inf or left <= 0:
+            break
+        if high <= known:
             break
         if high < 1.02 * low:
             # errors are in proportion to what was allowed, if epsilon was where they were looked at
@@ -151,9 +156,11 @@ def curve_at(rough: Rough, epsilon: float, log_delta: float, tolerance: float) -
 
 
 def _looked_at(
-    rough: Rough, epsilon: float, log_delta: float, tolerance: float, enough: float, left: int
+    rough: Rough, epsilon: float, log_delta: float, tolerance: float, enough: float, left: int, known: float = -math.inf
 ) -> crossing.Curve:
     """Such bounds, looked for again until they are so many times as wide as asked for, or within 1 of each other.
+
+    Or below what is `known` of another direction.
 
     The rough look takes deep deltas for larger than they are: good to a part of that, lines say nothing.
     """
@@ -167,7 +174,7 @@ def _looked_at(
         gap = high - low
         if best is None or gap < narrowest:
             best, narrowest = partial(_both, below, above), gap
-        if gap <= min(enough * wanted, 1.0) or left <= 0 or not math.isfinite(high):
+        if gap <= min(enough * wanted, 1.0) or left <= 0 or not math.isfinite(high) or high <= known:
             break
         if gap < 1:
             log_delta, before, part = 0.5 * (low + high), part, _finer(part, 0.6 * wanted / gap, cost, left)
@@ -182,8 +189,8 @@ def _looked_at(
 
 
 @np.errstate(all="ignore")
-def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
-    """Certified bounds on log delta at a few epsilons, in the direction given."""
+def log_delta(steps: Steps, epsilons: Array, tolerance: float, rival: Array | None = None) -> tuple[Array, Array]:
+    """Certified bounds on log delta at a few epsilons, in the direction given; below a rival's, that it is will do."""
     rough = rough_look(steps)
     lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
     for k, epsilon in enumerate(epsilons):
@@ -192,6 +199,7 @@ def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, A
             # delta falls: what is shown where something is seen holds further out
             upper[k] = _looked_at(rough, last, _DEEPEST, _GLANCE, 1.0, _TERMS // 10)(np.array([last]))[1][0]
         elif math.isfinite(size):
-            found = _looked_at(rough, float(epsilon), size, tolerance, 1.0, _TERMS)(epsilons[k : k + 1])
+            known = -math.inf if rival is None else float(rival[k])
+            found = _looked_at(rough, float(epsilon), size, tolerance, 1.0, _TERMS, known)(epsilons[k : k + 1])
             lower[k], upper[k] = (float(side[0]) for side in found)
     return np.minimum(lower, upper), np.maximum(lower, upper)
