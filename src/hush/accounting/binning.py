@@ -14,6 +14,7 @@ from scipy.special import log_ndtr
 
 from hush.accounting.closed import inner_loss
 from hush.accounting.doubts import SampleBins, doubts, sample_bins
+from hush.accounting.faint import faint
 from hush.accounting.laws import UNDERFLOW, spread
 from hush.accounting.losses import Array, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.points import LOOSE, Points, loss_range
@@ -28,14 +29,22 @@ _FAR = 300.0
 
 def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     """Two finite laws that reveal less and more than the pair, from its bins."""
-    found = directed(pair, edges)
+    far = faint(pair, edges)
+    return _enclosing(pair, edges) if far is None else far.beyond(_enclosing(pair, edges[: far.first + 1], open=True))
+
+
+def _enclosing(pair: Pair, edges: Array, *, open: bool = False) -> tuple[Points, Points]:
+    """`open`: what lies beyond the last edge isn't counted."""
+    found = directed(pair, edges, open=open)
     if found is not None and (found[1].infinite > 2 * _LEAST or not isinstance(_released(pair), GaussianPair)):
         return found
     p, q = pair.masses(edges)
-    unsure = doubts(pair, p, q, edges)
+    unsure = doubts(pair, p, q, edges).with_missed(_missed(pair) if open else 0.0)
     less_p, less_q = unsure.less(p, q)
     more_p, more_q = unsure.more(p, q)
     less_p[-1] = max(0.0, less_p[-1] - pair.infinite)
+    if open:
+        less_p[-1] = more_p[-1] = 0.0
     logs, doubt = _far_logs(pair, edges)
     far = np.isfinite(logs)
     masses, infinite = spread(more_p, more_q, edges)
@@ -44,7 +53,7 @@ def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
         masses, infinite = _spread_far(more_p, more_q, edges, logs - doubt)
     more = _with_far_tail(pair, edges, more_p, more_q)
     if more is None:
-        more = _points(edges, masses, max(infinite, pair.infinite) + UNDERFLOW)
+        more = _points(edges, masses, 0.0 if open else max(infinite, pair.infinite) + UNDERFLOW)
     less_p = _told(pair, less_p)
     known = (less_p > 0) & ((less_q > UNDERFLOW) | far)
     p, q = less_p[known], less_q[known]
@@ -53,29 +62,34 @@ def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     return _points(losses, p, pair.infinite), more
 
 
-def directed(pair: Pair, edges: Array, *, cut: bool = False) -> tuple[Points, Points] | None:
+def directed(pair: Pair, edges: Array, *, cut: bool = False, open: bool = False) -> tuple[Points, Points] | None:
     """The same for samples, from P - Q, which keeps the digits of small losses; None for what isn't one.
 
     With a bin's ends lo and hi, the mass at lo is (Q e^hi - P)/(e^{hi-lo} - 1) = (Q (e^hi - 1) - gain)/(e^{hi-lo} - 1).
     It is rounded down, so that mass moves up; and so is the loss log(1 + gain/Q) of a bin seen as one outcome.  A bin's
     ends are taken as far apart as they may be, and then mass at either of them to where that may be at most.  `cut`: no
-    loss exceeds the last edge, since it would rule the moments.
+    loss exceeds the last edge, since it would rule the moments.  `open`: what lies beyond it is counted elsewhere, and
+    what tails may be off in any case is any bin's.
     """
     made = _bins(pair, edges)
     if made is None:
         return None
     bins, atom = made
-    edges, unsure = bins.edges, bins.unsure
+    edges, unsure = bins.edges, bins.unsure.with_missed(_missed(pair) if open else 0.0)
     less_p, less_q = unsure.less(bins.p, bins.q)
     more_p, more_q = unsure.more(bins.p, bins.q)
-    more_gain = (bins.gain + bins.own_gain) * (1 + unsure.common)
-    less_gain = (bins.gain - bins.own_gain) * (1 - unsure.common)
+    own_gain = bins.own_gain + (2 * _missed(pair) if open else 0.0)
+    more_gain = (bins.gain + own_gain) * (1 + unsure.common)
+    less_gain = (bins.gain - own_gain) * (1 - unsure.common)
+    if open:
+        less_p[-1] = more_p[-1] = 0.0
     more_gain, less_gain = more_gain + _UNIT * np.abs(more_gain), less_gain - _UNIT * np.abs(less_gain)
     logs, doubt = _far_logs(pair, edges)
     masses = _spread_down(more_p, more_q, more_gain, edges, bins.moved, logs - doubt)
     places = np.append(edges + bins.moved, 0.0)
     # masses too small for floating point: at the largest loss, or, where there is none, at an infinite one
-    last, missed = int(np.searchsorted(edges, loss_range(pair)[1] * (1 + LOOSE))), _missed(pair)
+    last = int(np.searchsorted(edges, loss_range(pair)[1] * (1 + LOOSE)))
+    missed = 0.0 if open else _missed(pair)
     if last < edges.size:
         masses[last], missed = masses[last] + missed, 0.0
     more = _points(places, np.append(masses, atom[1]), float(more_p[-1]) + missed, directed=True)

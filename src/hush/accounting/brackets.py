@@ -32,6 +32,8 @@ Laws = Sequence[tuple[Scattered, int]]
 
 _SMALLEST = 1e-250
 _LARGEST = 600.0
+_TINY = -300.0  # log of jumps beside what doesn't jump, where a product of two of them is nothing
+_SAME = -40.0  # x below which e^x, log(1 + e^x) and 1 - e^(-e^x) are the same number
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,14 @@ class Bracket:
 
     def log_mgf(self, orders: Array) -> Array:
         """log E_P[e^{sL}; the path is in this bracket] at real s."""
-        total, more = np.zeros(orders.shape), np.zeros(orders.shape)
+        total, log_more = np.zeros(orders.shape), np.full(orders.shape, -np.inf)
         for part in self.parts:
             value = part.base.log_mgf(orders)
             total += part.count * value
             if part.jump is not None:
-                more += part.count * np.logaddexp(0.0, part.jump.log_mgf(orders) - value)
-        return total + more + np.log(-np.expm1(-more)) if self.jumps else total
+                rise = log_of_log1p(part.jump.log_mgf(orders) - value)
+                log_more = np.logaddexp(log_more, math.log(part.count) + rise)
+        return total + np.exp(log_more) + log_share(log_more) if self.jumps else total
 
     def spread(self, order: float) -> float:
         """Roughly the standard deviation of the loss, tilted by this order."""
@@ -83,11 +86,20 @@ class Bracket:
 
         As a polynomial in the B's and J's it has positive coefficients.  So where these are off by a and j, it is off
         by no more than its value at |B| + a and |J| + j exceeds that at |B| and |J|.
+
+        Where all J/B are below e^-300 they are divided by e^shift, and only the first order of them is left: the rest
+        is less than e^-200 of it.
         """
         zero = np.zeros(count)
         log_base, angle, size, inflated = zero.copy(), zero.copy(), zero.copy(), zero.copy()
         rise, rise_size, rise_inflated = zero.astype(complex), zero.copy(), zero.copy()
         loose, scale, unsure, blind = zero.copy(), 0.0, 0.0, zero > 0
+        jumping = [part for part in self.parts if part.jump is not None]
+        at = np.array([c])
+        most = max(
+            [float((part.jump.log_mgf(at) - part.base.log_mgf(at))[0]) for part in jumping if part.jump], default=0.0
+        )
+        shift = most if most < _TINY else 0.0
         for part in self.parts:
             values, errors, log_scale = part.base.on_line(c, spacing, count)
             modulus = np.maximum(np.abs(values), _SMALLEST)
@@ -101,14 +113,21 @@ class Bracket:
             unsure += part.count * abs(log_scale)
             if part.jump is not None:
                 jumps, jump_errors, jump_scale = part.jump.on_line(c, spacing, count)
-                factor = math.exp(min(jump_scale - log_scale, _LARGEST))
+                factor = math.exp(min(jump_scale - log_scale - shift, _LARGEST))
                 unsure += max(1.0, part.count * min(1.0, factor)) * (abs(jump_scale) + abs(log_scale) + 1)
-                unsure += math.inf if jump_scale - log_scale > _LARGEST else 0.0
-                rise += part.count * log1p(np.asarray(factor * jumps * np.conj(values / modulus) / modulus))
-                rise_size += part.count * np.log1p(factor * np.abs(jumps) / modulus)
-                rise_inflated += part.count * np.log1p(factor * (np.abs(jumps) + jump_errors) / (modulus + errors))
+                unsure += math.inf if jump_scale - log_scale - shift > _LARGEST else 0.0
+                turned = np.asarray(factor * jumps * np.conj(values / modulus) / modulus)
+                sure, most_sure = (
+                    factor * np.abs(jumps) / modulus,
+                    factor * (np.abs(jumps) + jump_errors) / (modulus + errors),
+                )
+                rise += part.count * (turned if shift else log1p(turned))
+                rise_size += part.count * (sure if shift else np.log1p(sure))
+                rise_inflated += part.count * (most_sure if shift else np.log1p(most_sure))
         logs = log_base + 1j * angle
-        if self.jumps:
+        if shift:
+            logs, size, inflated = logs + np.log(rise), size + np.log(rise_size), inflated + np.log(rise_inflated)
+        elif self.jumps:
             ahead = rise.real >= 0
             back = np.where(ahead, -rise, rise)
             logs = np.where(ahead, logs + rise, logs) + np.log(np.where(ahead, -1.0, 1.0) * np.expm1(back) + 0j)
@@ -122,7 +141,7 @@ class Bracket:
         doubt = np.where(excess < 1, whole * np.expm1(np.clip(excess, 0.0, 1.0)), np.exp(inflated - first))
         doubt += np.where(blind, np.exp(inflated - first), 0.0)
         doubt += whole * (16 * UNIT_ROUNDOFF * (loose + unsure + 4 * len(self.parts)))
-        return shape, doubt, scale + first
+        return shape, doubt, scale + shift + first
 
     def sizes(self, c: float, height: float) -> Sizes:
         """Bounds on log |transform| at nodes up to that height.
@@ -167,6 +186,16 @@ def bracket(laws: Laws, low: float, high: float) -> Bracket | None:
 
 def _some(law: Points, where: NDArray[np.bool_]) -> Points:
     return Points(law.losses[where], law.logs[where])
+
+
+def log_of_log1p(x: Array) -> Array:
+    """log of log(1 + e^x), which is x where e^x is no floating-point number."""
+    return np.asarray(np.where(x < _SAME, x, np.log(np.logaddexp(0.0, np.maximum(x, _SAME)))))
+
+
+def log_share(x: Array) -> Array:
+    """log of 1 - e^-rise at x = log(rise), likewise."""
+    return np.asarray(np.where(x < _SAME, x, np.log(-np.expm1(-np.exp(np.maximum(x, _SAME))))))
 
 
 def log_bound(paths: Bracket, order: float, epsilons: Array) -> Array:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import log_ndtr
 
+from hush.accounting.brackets import log_of_log1p, log_share
 from hush.accounting.crossing import EPSILON_LIMIT
 from hush.accounting.line import log_peak
 from hush.accounting.losses import Array, Pair
@@ -56,33 +57,33 @@ class Rough:
 
     @cached_property
     def logs(self) -> tuple[Array, Array]:
-        """Lambda of the losses up to each end, and by how much it exceeds the one before: (cells, orders) each."""
+        """Lambda of the losses up to each end, and log of by how much it exceeds the one before: (cells, orders) each.
+
+        A logarithm, because losses may be so rare that no floating-point number tells.
+        """
         counts = self.survey.counts
         total = np.tensordot(counts, np.logaddexp.accumulate(self.cells, axis=1), axes=1)
-        return total, np.tensordot(counts, self._rises, axes=1)
+        return total, np.logaddexp.reduce(self._log_rises + np.log(counts)[:, None, None], axis=0)
 
     @cached_property
-    def _rises(self) -> Array:
+    def _log_rises(self) -> Array:
         """The same of one step of each kind: (kinds, cells, orders)."""
         below = np.logaddexp.accumulate(self.cells, axis=1)
-        rises = np.logaddexp(0.0, np.maximum(self.cells[:, 1:] - below[:, :-1], -1e5))
-        return np.concatenate([np.zeros_like(rises[:, :1]), rises], axis=1)
+        rises = log_of_log1p(self.cells[:, 1:] - below[:, :-1])
+        return np.concatenate([np.full_like(rises[:, :1], -np.inf), rises], axis=1)
 
-    def rise(self, first: int, last: int) -> Array:
-        """By how much Lambda grows from below the first cell to the last: a sum, so that little keeps its digits."""
-        return np.asarray(self.logs[1][first : last + 1].sum(axis=0))
+    def log_rise(self, first: int, last: int) -> Array:
+        """log of by how much Lambda grows from below the first cell to the last: a sum, and little keeps its digits."""
+        return np.asarray(np.logaddexp.reduce(self.logs[1][first : last + 1], axis=0))
 
-    def own_rise(self, kind: int, first: int, last: int) -> Array:
+    def own_log_rise(self, kind: int, first: int, last: int) -> Array:
         """The part of it that one step of a kind has."""
-        return np.asarray(self._rises[kind, first : last + 1].sum(axis=0))
+        return np.asarray(np.logaddexp.reduce(self._log_rises[kind, first : last + 1], axis=0))
 
     def log_mgf(self, first: int, last: int) -> Array:
         """log of the brackets' transform at the orders: the largest loss in the cells first..last."""
         total = self.logs[0][last]
-        if first == 0:
-            return np.asarray(total)
-        with np.errstate(divide="ignore"):
-            return np.asarray(total + np.log(-np.expm1(-self.rise(first, last))))
+        return np.asarray(total if first == 0 else total + log_share(self.log_rise(first, last)))
 
     def chernoff(self, first: int, last: int, epsilon: float) -> tuple[float, float]:
         """The best of the bounds on log delta of a bracket, and its order."""
@@ -109,9 +110,8 @@ class Rough:
     @cached_property
     def _single(self) -> Array:
         """log of the transform of each cell's bracket: (cells, orders)."""
-        total, rises = self.logs
-        with np.errstate(divide="ignore"):
-            return np.asarray(total + np.append(np.zeros((1, self.orders.size)), np.log(-np.expm1(-rises[1:])), axis=0))
+        total, log_rises = self.logs
+        return np.asarray(total + np.append(np.zeros((1, self.orders.size)), log_share(log_rises[1:]), axis=0))
 
     def sizes(self, epsilon: float) -> Array:
         """log delta of each cell's bracket: by the saddle point's approximation or, of one large loss, as a sum."""
@@ -133,20 +133,29 @@ class Rough:
         rare = float(self.survey.counts @ self.survey.masses[:, self.survey.nodes > 0.5 * epsilon].sum(axis=1)) < _FEW
         if rare and large.any():
             sums = self._one_large(epsilon)
-            values = np.where(large & (sums > -600), np.minimum(sums, bounds[rows, k]), values)
+            values = np.where(large & np.isfinite(sums), np.minimum(sums, bounds[rows, k]), values)
         return np.asarray(values)
 
     def _one_large(self, epsilon: float) -> Array:
         """log of what paths add that have one loss from a cell, all others being a Gaussian's worth below eps/2."""
-        nodes, masses = self.survey.nodes, self.survey.counts @ self.survey.masses
+        nodes = self.survey.nodes
         mean, variance = (float(np.interp(0.5 * epsilon, nodes, part)) for part in self._below)
         deviation = math.sqrt(variance) + 1e-15
         left = (epsilon - nodes - mean) / deviation
-        found = ndtr(-left) - np.exp(np.minimum(left * deviation + 0.5 * variance, 600.0)) * ndtr(-left - deviation)
-        cells = np.searchsorted(self.ends, nodes)
-        sums = np.bincount(cells, np.maximum(found, 0.0) * masses, self.ends.size + 1)
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(sums[: self.ends.size]))
+        with np.errstate(all="ignore"):
+            log_p, log_q = log_ndtr(-left), log_ndtr(-left - deviation) + left * deviation + 0.5 * variance
+            found = log_p + np.log(np.maximum(-np.expm1(log_q - log_p), 1e-16))
+        logs = self._log_counted + np.where(np.isfinite(found), found, -np.inf)
+        starts = np.searchsorted(nodes, np.append(-np.inf, self.ends), side="right")
+        filled = np.flatnonzero(np.diff(np.append(starts, nodes.size))[:-1] > 0)
+        sums = np.full(self.ends.size, -np.inf)
+        sums[filled] = np.logaddexp.reduceat(logs, starts[filled])
+        return sums
+
+    @cached_property
+    def _log_counted(self) -> Array:
+        """log of how many losses of each size are expected."""
+        return np.asarray(np.logaddexp.reduce(np.log(self.survey.counts)[:, None] + self.survey.log_masses, axis=0))
 
     @cached_property
     def _below(self) -> tuple[Array, Array]:
@@ -217,15 +226,15 @@ def rough_look(steps: Steps) -> Rough:
     cells = np.full((len(steps), ends.size, orders.size), -1e5)
     for k, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         if stop > start:
-            last = nodes[stop - 1]
-            sums = masses[:, start:stop] @ np.exp(np.multiply.outer(nodes[start:stop] - last, orders))
+            logs, gaps = survey.log_masses[:, start:stop], nodes[start:stop] - nodes[stop - 1]
+            peaks = np.maximum(logs.max(axis=1), -1e5)
+            turned = np.multiply.outer(gaps, orders)
+            sums = np.exp(logs - peaks[:, None]) @ np.exp(turned)
             with np.errstate(divide="ignore"):
-                cells[:, k] = np.maximum(np.log(sums) + orders * last, -1e5)
-            for kind in np.flatnonzero((sums == 0).any(axis=1)):  # all of it far below the cell's end
-                here = start + np.flatnonzero(masses[kind, start:stop])
-                if here.size:
-                    least = masses[kind, here] @ np.exp(np.multiply.outer(nodes[here] - nodes[here[-1]], orders))
-                    cells[kind, k] = np.log(least) + orders * nodes[here[-1]]
+                found = np.log(sums) + peaks[:, None]
+            for kind in np.flatnonzero((sums < 1e-250).any(axis=1)):  # all of it far below the cell's end
+                found[kind] = np.logaddexp.reduce(logs[kind][:, None] + turned, axis=0)
+            cells[:, k] = np.maximum(found + orders * nodes[stop - 1], -1e5)
     return Rough(survey, ends, orders, cells)
 
 
@@ -292,24 +301,26 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
         bulk_variance += count * float(row[small] @ (nodes[small] - mean) ** 2) / mass
     deviation = math.sqrt(bulk_variance) + 1e-3 * aim.epsilon + 1e-15
     left = (aim.epsilon - nodes - bulk_mean) / deviation
-    bump = np.exp(-0.5 * left**2) / (deviation * math.sqrt(2 * math.pi))
+    log_bump = -0.5 * left**2 - math.log(deviation * math.sqrt(2 * math.pi))
     for (first, last), c, slope, share in zip(aim.groups, aim.orders, aim.slopes, aim.shares, strict=True):
         k = int(np.argmin(np.abs(np.log(rough.orders / c))))
-        rise = float(rough.rise(first, last)[k]) if first > 0 else math.inf
-        for kind, (row, count) in enumerate(zip(survey.masses, survey.counts, strict=True)):
+        log_rise = float(rough.log_rise(first, last)[k]) if first > 0 else math.inf
+        for kind, (row, count) in enumerate(zip(survey.log_masses, survey.counts, strict=True)):
             below = np.logaddexp.accumulate(rough.cells[kind][:, k])
-            with np.errstate(divide="ignore", over="ignore"):
-                inside = np.exp(np.minimum(np.log(row) + c * nodes - below[last], 50.0))
-            inside[nodes > rough.ends[last]] = 0.0
+            logs = row + c * nodes - below[last]
             if first > 0:
                 # a small loss is there with the jumps of the other steps, one that jumps by itself or with them
-                own = float(rough.own_rise(kind, first, last)[k])
-                jumps = nodes > rough.ends[first - 1]
-                inside *= np.where(jumps, 1.0, max(-math.expm1(own - rise), 0.0)) / max(-math.expm1(-rise), 1e-300)
+                own = float(rough.own_log_rise(kind, first, last)[k])
+                others = log_rise + math.log1p(-min(math.exp(own - log_rise), 1 - 1e-15))
+                some, rest = log_share(np.array([log_rise, others]))
+                logs += np.where(nodes > rough.ends[first - 1], 0.0, rest) - some
+            inside = np.exp(np.minimum(logs, 50.0))
+            inside[nodes > rough.ends[last]] = 0.0
             weights[kind] += share * count * slope * (slope + 1) * inside
-    for kind, (row, count) in enumerate(zip(survey.masses, survey.counts, strict=True)):
-        single = np.where(nodes > max(rough.ends[0], 0.3 * (aim.epsilon - bulk_mean)), count * row * bump, 0.0)
-        weights[kind] += np.minimum(single * math.exp(min(-aim.log_delta, 600.0)), 1e12)
+    large = nodes > max(rough.ends[0], 0.3 * (aim.epsilon - bulk_mean))
+    for kind, (row, count) in enumerate(zip(survey.log_masses, survey.counts, strict=True)):
+        single = math.log(count) + row[large] + log_bump[large] - aim.log_delta
+        weights[kind][large] += np.exp(np.minimum(single, math.log(1e12)))
     inside = (nodes > low) & (nodes < high)
     roots = [np.where(inside, np.cbrt(weight / gaps), 0.0) for weight in weights]
     total = sum(float(root @ gaps) for root in roots)

@@ -44,6 +44,10 @@ class Doubts:
     own_p: Array
     own_q: Array
 
+    def with_missed(self, mass: float) -> Doubts:
+        """With so much of P and of Q that any bin may have or miss besides."""
+        return Doubts(self.common, self.own_p + mass, self.own_q + mass) if mass > 0 else self
+
     def more(self, p: Array, q: Array) -> tuple[Array, Array]:
         """Masses that reveal no less."""
         return (p + self.own_p) * (1 + self.common), np.maximum(q - self.own_q, 0.0) * (1 + self.common)

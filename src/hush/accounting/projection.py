@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx, log_ndtr, ndtr
 
 from hush.accounting.losses import Array, Continuous, GaussianPair, Pair, Poisson, Reversed, bin_masses
 
@@ -35,6 +35,10 @@ class Depth:
     """What z have that are left out above; below it is 1e-300."""
 
 
+DEEP = 1300.0
+"""Minus the log of a tail down to which logarithms have their digits at first."""
+DEEPEST = 20_000.0
+"""And at last: no delta that is asked for is smaller."""
 _USUAL = Depth(600.0, 0.035, 1e-130, 1e-147, 1e-148)
 _DEEP = Depth(1280.0, 0.065, 1e-277, 1e-295, 1e-297)
 
@@ -128,6 +132,66 @@ class ProjectedPair(Continuous):
             result[part] = 0.5 * (terms * weight).sum(axis=1)
         return result
 
+    def log_tails(self, t: Array, depth: float) -> tuple[Array, Array]:
+        """log P(u > t) and log Q(u > t) at ascending t > 0, good to `log_doubt` of themselves where P's exceeds -depth.
+
+        (P(u > t) itself is good to e^{-40 - depth} besides: docs/certificate.md with A = 2 depth.)  Of some t that are
+        close together no term counts that is below e^-60 of the largest, by what it has at the least of them.
+        """
+        log_p, log_q = np.empty_like(t), np.empty_like(t)
+        for power in np.unique(decade := _decade(t)):
+            here = np.flatnonzero(decade == power)
+            v, log_weights = self._log_nodes(float(t[here[-1]]), depth)
+            z = np.exp(v) / self.noise_multiplier
+            for part in np.array_split(here, -(-here.size // 32)):
+                for logs, half in ((log_p, z / 2), (log_q, -z / 2)):
+                    most, least = (log_weights + log_ndtr(half - t[k] / z) for k in (part[0], part[-1]))
+                    kept = np.flatnonzero(most > float(least.max()) - 60 - math.log(z.size))
+                    some = slice(int(kept[0]), int(kept[-1]) + 1)
+                    terms = log_weights[some] + log_ndtr(half[some] - t[part, None] / z[some])
+                    peaks = terms.max(axis=1)
+                    logs[part] = peaks + np.log(np.exp(terms - peaks[:, None]).sum(axis=1))
+        return log_p, log_q
+
+    def _log_nodes(self, largest: float, depth: float) -> tuple[Array, Array]:
+        square = 2 * depth
+        near = (math.sqrt(square + 300) - math.sqrt(square)) ** -2
+        return _log_nodes(
+            self.noise_multiplier, self.projections, min(largest, 1e6), square, near, -44 - depth, normalised=True
+        )
+
+    def log_delta(self, epsilon: float) -> tuple[float, float]:
+        """Bounds on log delta of one release, however small: the mean over z of what a Gaussian one has.
+
+        That weighs the integral of P(u > epsilon) by 1 - e^{epsilon - u}, so it errs as little.  Given z both tails are
+        off by as much as in `log_tails`.
+        """
+        depth, log_total = DEEP, -math.inf
+        while True:
+            v, logs = self._log_nodes(epsilon, depth)
+            z = np.exp(v) / self.noise_multiplier
+            above, below = log_ndtr(z / 2 - epsilon / z), epsilon + log_ndtr(-z / 2 - epsilon / z)
+            with np.errstate(divide="ignore"):
+                terms = logs + above + np.log(-np.expm1(np.minimum(below - above, 0.0)))
+            log_total = float(np.logaddexp.reduce(terms))
+            if log_total > 1 - depth or depth >= DEEPEST:
+                break
+            depth = min(1.1 * max(-log_total, depth) + 100, DEEPEST)
+        doubt = self.log_doubt(np.full(z.shape, epsilon), logs + above) + self.log_doubt(np.zeros(z.shape), below)
+        log_off = np.logaddexp(float(np.logaddexp.reduce(logs + above + np.log(2 * doubt))), -40 - depth)
+        share = math.exp(min(float(log_off) - log_total, 0.0))
+        lower = log_total + math.log1p(-share) if share < 0.5 else -math.inf
+        return lower, float(np.logaddexp(log_total, log_off))
+
+    @staticmethod
+    def log_doubt(t: Array, logs: Array) -> Array:
+        """How far such logarithms of tails may be off.
+
+        In units of 2^-50: a weight that counts, down to e^-100 of the tail, 2 of its exponent; log Phi(y) 1 of itself,
+        and of its argument, off by 2 * 2^-50 of both its parts, 4 of itself and 2 t; and sums.
+        """
+        return np.asarray(2.0**-50 * (10 * np.abs(logs) + 2 * t + 1000))
+
     def _tails(self, t: Array) -> tuple[Array, Array, Array]:
         """Q(u > t), P(u > t) and P(u <= t) for t >= 0; one quadrature for each decade of t, which sets the step."""
         q_far, p_far, p_near = np.zeros_like(t), np.zeros_like(t), np.zeros_like(t)
@@ -165,19 +229,37 @@ def _decade(t: Array) -> Array:
 
 
 def _nodes(noise_multiplier: float, projections: int, largest: float, depth: Depth) -> tuple[Array, Array]:
-    """Trapezoid nodes z and weights for the law of z, cut where next to nothing is left.
+    """Trapezoid nodes z and weights for the law of z, cut where next to nothing is left."""
+    v, logs = _log_nodes(
+        noise_multiplier, projections, largest, depth.square, depth.near, math.log(depth.cut), normalised=False
+    )
+    weight = np.exp(logs)
+    return np.exp(v) / noise_multiplier, weight / weight.sum()
 
-    v = log(sigma z) has a density proportional to e^{-(r/2) b(2v)}, b(x) = e^-x - 1 + x, and by Chernoff's inequality
-    the chance of a v beyond some place is at most that exponential there.
+
+def _log_nodes(
+    noise_multiplier: float,
+    projections: int,
+    largest: float,
+    square: float,
+    near: float,
+    log_cut: float,
+    *,
+    normalised: bool = True,
+) -> tuple[Array, Array]:
+    """v = log(sigma z) at the nodes, and logs of their weights.
+
+    Its density is proportional to e^{-(r/2) b(2v)}, b(x) = e^-x - 1 + x, and by Chernoff's inequality the chance of a v
+    beyond some place is at most that exponential there.
     """
     r = float(projections)
-    narrow = (2 + depth.near / noise_multiplier**2) * r + math.sqrt(r) / noise_multiplier + largest + depth.square + 200
+    narrow = (2 + near / noise_multiplier**2) * r + math.sqrt(r) / noise_multiplier + largest + square + 200
     step = math.pi / math.sqrt(_CERTAINTY * narrow)
-    low, high = _bent_to(-2 * math.log(_BELOW) / r, -1.0) / 2, _bent_to(-2 * math.log(depth.cut) / r, 1.0) / 2
+    low, high = _bent_to(-2 * math.log(_BELOW) / r, -1.0) / 2, _bent_to(-2 * log_cut / r, 1.0) / 2
     v = np.asarray(step * np.arange(math.floor(low / step), math.ceil(high / step) + 1), dtype=np.float64)
+    logs = -(r / 2) * _bend(2 * v)
     # Normalising by the sum (1 up to the error bound) spares the cancellation of large gamma functions.
-    weight = np.exp(-(r / 2) * _bend(2 * v))
-    return np.exp(v) / noise_multiplier, weight / weight.sum()
+    return v, logs - math.log(np.exp(logs).sum()) if normalised else logs
 
 
 def _bend(x: Array) -> Array:
@@ -212,6 +294,21 @@ class Glance(Continuous):
     projections: int
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
+        middles, up, down, _ = self._cells(edges)
+        where = np.searchsorted(edges, np.concatenate([-middles[::-1], middles]))
+        whole = float(up.sum() + down.sum())
+        p = np.bincount(where, np.concatenate([down[::-1], up]), edges.size + 1) / whole
+        q = np.bincount(where, np.concatenate([up[::-1], down]), edges.size + 1) / whole
+        return np.asarray(p), np.asarray(q)
+
+    @property
+    def log_whole(self) -> float:
+        """log of what E e^{v/2} and E e^{-v/2} add up to over all v > 0."""
+        _, up, down, peak = self._cells(np.zeros(1))
+        return peak + math.log(float(up.sum() + down.sum()))
+
+    def _cells(self, edges: Array) -> tuple[Array, Array, Array, float]:
+        """Middles of cells of |v| that no edge cuts, what E e^{v/2} and E e^{-v/2} have there, both over e^peak."""
         sizes = np.unique(np.concatenate([[0.0], np.abs(edges), _PLACES / max(self.noise_multiplier, 1.0)]))
         middles = 0.5 * (sizes[1:] + sizes[:-1])
         ends, between, half = self.log_even(sizes), self.log_even(middles), 0.5 * np.diff(sizes)
@@ -224,11 +321,7 @@ class Glance(Continuous):
             )
             for share in (0.5, -0.5)
         )
-        where = np.searchsorted(edges, np.concatenate([-middles[::-1], middles]))
-        whole = float(up.sum() + down.sum())
-        p = np.bincount(where, np.concatenate([down[::-1], up]), edges.size + 1) / whole
-        q = np.bincount(where, np.concatenate([up[::-1], down]), edges.size + 1) / whole
-        return np.asarray(p), np.asarray(q)
+        return middles, up, down, peak
 
     def log_even(self, loss: Array) -> Array:
         """log E, but for a constant."""
@@ -252,6 +345,26 @@ def glance(pair: Pair) -> Pair:
         return Glance(projected.noise_multiplier, projected.projections)
 
     return _instead(pair, seen)
+
+
+def glance_far(pair: Pair, nodes: Array) -> Array | None:
+    """About the logs of a projected release's P-masses around the nodes, however small; None for others."""
+    sample = pair.pair if isinstance(pair, Reversed) else pair
+    inner = sample.inner if isinstance(sample, Poisson) else sample
+    if not isinstance(inner, ProjectedPair):
+        return None
+    mirrored, seen = sample is not pair, Glance(inner.noise_multiplier, min(inner.projections, _ALMOST_SURE))
+    at = -nodes[::-1] if mirrored else nodes
+    floor, log_rate = -math.inf, 0.0
+    with np.errstate(all="ignore"):
+        if isinstance(sample, Poisson) and sample.rate < 1:
+            floor, log_rate = math.log1p(-sample.rate), math.log(sample.rate)
+            at = np.where(at > floor, sample.inner_loss(at), np.nan)
+        even = seen.log_even(np.abs(at)) - seen.log_whole + np.log(np.gradient(at))
+        log_q = even - 0.5 * at
+        logs = log_q if mirrored else np.logaddexp(floor + log_q, log_rate + even + 0.5 * at)
+    logs = np.where(np.isnan(logs), -np.inf, logs)
+    return np.asarray(logs[::-1] if mirrored else logs)
 
 
 def deepened(pair: Pair) -> Pair:

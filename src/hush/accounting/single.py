@@ -25,6 +25,7 @@ from hush.accounting.projection import ProjectedPair
 from hush.accounting.scattered import sums
 
 _UNIT = 2.0**-50
+_FAINT = 1e-240  # a delta below which logarithms tell more
 _MOST = 1000  # sums of atoms beside a release
 
 
@@ -188,4 +189,6 @@ def _projected(pair: ProjectedPair, epsilons: Array) -> tuple[Array, Array]:
         unsure += total * _UNIT * accuracy + pair.depth.missed
         lower[k] = math.log(total - unsure) if total > unsure else -math.inf
         upper[k] = math.log(total + unsure)
+        if total < _FAINT and pair.deep and epsilon > 0:
+            lower[k], upper[k] = pair.log_delta(float(epsilon))
     return lower, np.minimum(upper, 0.0)

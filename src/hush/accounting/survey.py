@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from hush.accounting.laws import spread
 from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
-from hush.accounting.projection import ProjectedPair, glance
+from hush.accounting.projection import ProjectedPair, glance, glance_far
 
 _SMALLEST = 1e-10  # loss that is told apart, or a hundredth of what is usual
 LARGEST = 1e4  # no epsilon beyond is looked for
 _MARGIN = 12.0  # losses that far beyond epsilon may count as infinite: it costs exp(-12) of their mass
 _RARE = 16.0  # losses count as rare that make up less than exp(-16) of delta
 _DEPTH = 45.0  # losses below -45 have P-mass below exp(-45)
+_FAINT = -600.0  # log of a mass that floating-point numbers may not tell
 _EASE = 8.0  # log of how far above delta the Chernoff bound may be: the transform's rounding grows with it
 
 
@@ -94,6 +95,17 @@ class Survey:
         """P-masses of the more revealing laws on the nodes, one row a step; a token at 0 where all is infinite."""
         rows = np.array([masses for masses, _ in self._laws])
         rows[rows.max(axis=1) == 0, self.nodes.size // 2] = 1e-300
+        return rows
+
+    @cached_property
+    def log_masses(self) -> Array:
+        """Their logarithms, of projected norms also where they are below any floating-point number."""
+        with np.errstate(divide="ignore"):
+            rows = np.log(self.masses)
+        for k, (pair, _) in enumerate(self.steps):
+            far = glance_far(pair, self.nodes)
+            if far is not None:
+                rows[k] = np.where(rows[k] < _FAINT, np.maximum(rows[k], far), rows[k])
         return rows
 
     @cached_property
