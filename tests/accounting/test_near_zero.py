@@ -8,6 +8,8 @@ import pytest
 from reference import REMOVE, one_step, two_steps
 
 from hush.accounting import Gaussian
+from hush.accounting.certain import hits
+from hush.accounting.labels import Labels
 from hush.accounting.nearby import Nearby
 from hush.accounting.rules import Rule
 from hush.accounting.strips import Edge, Part
@@ -25,6 +27,8 @@ def _phi(y: mp.mpc) -> mp.mpc:
         (0.341, 0.325, 0.45089014939156596),
         (0.439, 0.146, 0.1850231804486641),
         (0.365, 0.517, 0.6250906397059891),
+        (0.156, 0.221, 0.39246174761276),  # the chance of a hit, less a millionth
+        (0.168, 0.087, 0.16576473479436646),
     ],
 )
 def test_two_steps_next_to_delta_at_zero_agree_with_mpmath(noise: float, rate: float, delta: float) -> None:
@@ -107,3 +111,28 @@ def test_what_errors_of_both_parts_do_to_the_product_of_all_steps(seed: int) -> 
                 product[1] *= one**count
         by_middle, by_bulk = (float(part[0]) for part in near.errors(0.0))
         assert abs((exact[0] - exact[1]) - (moved[0] - moved[1])) <= by_middle + by_bulk
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_chance_of_a_hit_less_what_is_short_of_it(seed: int) -> None:
+    """P - Q of some step huge, in eighty digits."""
+    rng = np.random.default_rng(seed)
+    labels = []
+    for _ in range(int(rng.integers(1, 4))):
+        noise, rate = float(10 ** rng.uniform(-1, 0)), float(10 ** rng.uniform(-9, -0.1))
+        place, count = float(rng.uniform(0.2, 1.2) / noise), int(10 ** rng.uniform(0, 4))
+        labels.append(Labels(Step(rate, noise, count), Edge(place, noise / 12), dropped=False))
+    known = hits(labels)
+    assert known is not None
+    with mp.workdps(80):
+        with_record, without = mp.mpf(1), mp.mpf(1)
+        none = mp.mpf(1)
+        for label in labels:
+            step, spread = label.step, mp.sqrt(1 + mp.mpf(label.high.width) ** 2)
+            at, hit_at = (mp.mpf(label.high.place) - mean for mean in (0, 1 / mp.mpf(step.noise)))
+            absent, present = 1 - _phi(-at / spread), 1 - _phi(-hit_at / spread)
+            without *= absent**step.count
+            with_record *= ((1 - mp.mpf(step.rate)) * absent + step.rate * present) ** step.count
+            none *= (1 - mp.mpf(step.rate)) ** step.count
+        assert abs(known.chance - (1 - none)) <= 2.0**-53 * known.chance
+        assert abs(known.short - (1 - none - (without - with_record))) <= 0.7 * known.doubt

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
@@ -16,6 +17,8 @@ from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.labels import Labels, is_split, log_dropped, log_misplaced, log_overlap, loss_position
 from hush.accounting.strips import Edge
 from hush.accounting.transform import UNIT_ROUNDOFF, Step
+
+_FEWEST_HITS = 1e-30  # a chance below which fifty digits of 1 less it are few
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,50 @@ def closed_form(labels: Sequence[Labels], direction: int, epsilon: float, comple
             wrong = low.log_absent + max(gap, 0.0) + np.log(doubt)
             parts.append(_known(size, wrong, epsilon, kinds, float(-np.sign(gap))))
     return parts
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What P - Q of some step huge is on a plateau: the chance of a hit, 1 - (1-p)^T, less what is `short` of it."""
+
+    chance: float
+    """Good to a unit of rounding."""
+    short: float
+    doubt: float
+    """How far that may be off."""
+
+
+def hits(labels: Sequence[Labels]) -> Hits | None:
+    """By powers of 1 - p in fifty digits; None where they are too few, or no step counts as huge.
+
+    With q and h the chances to be below huge without the record and with it, Q = q^T and a = (1-p)^T,
+
+        (P - Q)(some huge) = Q - (q (1-p) + h p)^T = (1 - a) - ((1 - Q) (1 - a) + Q a ((1 + p h/(q (1-p)))^T - 1)).
+
+    Both terms of what is short are positive, and as good as their Gaussian tails.
+    """
+    counted = [(label.step, label.high) for label in labels if not label.dropped]
+    with localcontext() as context:
+        context.prec = 50
+        none = Decimal(1)
+        for step, _ in counted:
+            none *= (1 - Decimal(step.rate)) ** Decimal(step.count)
+        chance, rest = float(1 - none), float(none)
+    if chance < _FEWEST_HITS:
+        return None
+    below = _all_below(counted)
+    missed, share = 0.0, 0.0
+    for step, edge in counted:
+        spread = np.sqrt(1 + edge.width**2)
+        at, hit_at = edge.place / spread, (edge.place - 1 / step.noise) / spread
+        odds = step.rate / (1 - step.rate) * float(ndtr(hit_at)) / float(ndtr(at))
+        missed += step.count * float(np.log1p(odds))
+        share = max(share, _share(at, 0.0) + _share(hit_at, 1 / step.noise))
+    log_above, log_doubt = below.log_above
+    first, second = float(np.exp(log_above)) * chance, rest * float(np.exp(below.log_absent)) * float(np.expm1(missed))
+    rounded = UNIT_ROUNDOFF * (64 + len(counted) + 16 * abs(log_above) + 16 * abs(below.log_absent))
+    doubt = float(np.exp(log_doubt)) * chance + second * (1 + missed) * (share + below.doubt_absent + rounded)
+    return Hits(chance, first + second, doubt + rounded * first)
 
 
 def log_misjudged(labels: Sequence[Labels], direction: int, epsilon: float, reach: Reach) -> float:

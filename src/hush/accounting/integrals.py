@@ -323,7 +323,8 @@ def _all_rules(
                 exchanged += count * float(np.abs(middles[-1].mgf(at)).max()) / size
     # with the bulk's product over the integrand's size at the axis, about top - 1, as in Nearby.errors
     depends = exchanged * np.exp(min(exchanged, 100.0)) * (top - 1)
-    spare = -np.log(min(depends, 1.0)) if depends > 0 else 0.0
+    # all steps' errors together stay below a hundredth, or their powers would be far off
+    spare = float(np.clip(-np.log(depends), 0.0, max(-5.0 - allowed, 0.0))) if depends > 0 else 0.0
     chosen: list[tuple[rules.Rule, rules.Rule | None]] = []
     rest = iter(middles)
     for group in groups:

@@ -25,10 +25,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from hush.accounting.certain import Reach, closed_form, log_misjudged
+from hush.accounting.certain import Hits, Known, Reach, closed_form, hits, log_misjudged
 from hush.accounting.contour import ADD, REMOVE, is_complement, log_complement
 from hush.accounting.integrals import Aim, candidates, line_through
 from hush.accounting.labels import (
@@ -108,7 +109,35 @@ class Jumps:
                 lower[i] = np.log(low) + scale - margin
             if high > 0:
                 upper[i] = min(np.log(high) + scale + margin, 0.0)
+            if self._hits is not None:
+                low, high = self._by_hits(self._hits, parts[1], errors[:1] + errors[2:], lows[i], highs[i])
+                lower[i], upper[i] = max(lower[i], low), min(upper[i], high)
         return lower, upper
+
+    @cached_property
+    def _hits(self) -> Hits | None:
+        """Where delta is known as the chance of a hit, less something."""
+        return hits(self.labels) if self.direction == REMOVE and not self.complement else None
+
+    def _by_hits(
+        self, hits: Hits, growth: Known, log_errors: list[float], log_low: float, log_high: float
+    ) -> tuple[float, float]:
+        """Bounds on log delta, by numbers and their sums: a logarithm near -10 has lost digits that count on a plateau.
+
+        Numbers beside the chance of a hit are rounded by 16 u, the chance, the sums and the logarithm by one unit each,
+        and so is that of the delta asked for.
+        """
+        if not max(growth.log_size, *log_errors) < 0:
+            return -math.inf, 0.0
+        grown = growth.sign * math.exp(growth.log_size)
+        low, high = math.exp(log_low), math.exp(min(log_high, 0.0))
+        wrong = math.fsum(math.exp(error) for error in log_errors) + hits.doubt
+        wrong += 16 * UNIT_ROUNDOFF * (high + abs(grown) + hits.short) + 4 * UNIT_ROUNDOFF * hits.chance
+        least = math.fsum((hits.chance, -hits.short, grown, low, -wrong))
+        most = math.fsum((hits.chance, -hits.short, grown, high, wrong))
+        found = [math.log(end) if end > 0 else -math.inf for end in (least, most)]
+        margins = [4 * UNIT_ROUNDOFF * (1 + abs(end)) if end > -math.inf else 0.0 for end in found]
+        return found[0] - margins[0], min(found[1] + margins[1], 0.0)
 
 
 def jumps(
