@@ -226,3 +226,28 @@ def test_groups_that_tell_next_to_nothing_beside_a_largest_loss() -> None:
     assert found.lower <= 28 / 30 + 1e-4  # what a sample at 6e-9 adds, 18 deviations out, is far less
     assert found.upper * (1 + 1e-12) >= 28 / 30
     assert found.upper - found.lower <= 1.1e-3 * found.upper
+
+
+def test_delta_next_to_one_where_every_loss_is_large() -> None:
+    """Nine times a hundred steps with little noise: delta was anything from 0 to 1.
+
+    Groups tell no less than one record, and removing that leaves delta(eps) >= P(L > eps + 30) (1 - e^-30), L the sum
+    of 900 losses: P(L <= a) <= E[e^{-sL}] e^{sa}, with E[e^{-sL}] by quadrature.
+    """
+    noise, rate, steps, epsilon = 0.3, 0.9, 900, 3000.0
+    run = (Gaussian(noise).poisson(rate) * 100).group(60) * 9 + Laplace(0.5).group(60)
+
+    def moment(s: float) -> float:
+        """E[e^{-sL}] of one loss log(P/Q) = log(1 - p + p e^{(x - 1/2)/noise^2}), Q the noise alone."""
+
+        def weighed(x: float) -> float:
+            ratio = 1 - rate + rate * math.exp((x - 0.5) / noise**2)
+            density = math.exp(-0.5 * (x / noise) ** 2) / (noise * math.sqrt(2 * math.pi))
+            return density * ratio ** (1 - s)
+
+        return integrate.quad(weighed, -4.0, 5.0, epsabs=1e-13, limit=400)[0]
+
+    log_missed = min(steps * math.log(moment(s)) + s * (epsilon + 30) for s in np.linspace(0.05, 0.5, 10))
+    assert log_missed < -15
+    found = run.delta(epsilon)
+    assert 0.999 <= found.lower <= 1 == found.upper

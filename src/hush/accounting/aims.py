@@ -1,18 +1,16 @@
 """Where to look at a composition of laws: about epsilon and delta, and which losses of each law decide.
 
-Rough laws are added up (stacked.py).  A loss l counts as far as the rest goes on from there: its share of delta(eps) is
-P(l) delta_rest(eps - l), whether a total is made of many losses or of a large one.  Where there are very many, so that
-no lattice tells them apart, the saddle point of what is asked says the same.  Losses far beyond epsilon count as
-infinite, and so do those too rare to matter: else they would rule the moments.  All of it is rough, from models of
-laws, and enters no bound.
+Rough laws are added up (stacked.py).  With R what the others lose, delta(eps) = E[delta_one(eps - R)] for each law: so
+its own delta at x counts as far as P(R = eps - x) delta_one(x) is a share of delta, whether a total is made of many
+losses or of a large one.  Where there are very many, so that no lattice tells them apart, the saddle point of what is
+asked says the same.  All of it is rough, from models of laws, and enters no bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -30,23 +28,39 @@ _LOOSE = 8.0  # log of how far Chernoff's bound may be above delta
 _FEW = 400  # points of a rough law
 _STILL = 0.99  # of an epsilon: no longer falling
 _SIZES = -4.0, -12.0, -28.0, -60.0, -120.0, -240.0, -480.0  # log deltas that are tried
-_TOLERANCE = 9e-4  # of epsilon: what is asked for
 MANY = 2000
 """Steps that no lattice tells apart."""
 _POINTS = 500, 1000, 4000, 9000  # of rough lattices
 _SAME, _CLOSE = 0.5, 0.01  # of log delta and of epsilon: enough
 _FURTHEST = 1.2e4  # epsilon that is looked for
+NEAR_ONE = -1e-3
+"""Log of a delta that is next to 1."""
+_FLATTEST = 1e-6  # how fast log delta falls at least
+_PASSING, _HARDLY = 2.0, 0.05  # times epsilon: where there is more than enough; what a law is worth then
 _SMALLEST = -650.0  # log delta that is
-_LEAST = 3e-3  # of what log delta may be off: losses with no more of delta decide nothing
 
 
 @dataclass(frozen=True)
-class Window:
-    """The losses of a law that decide, from the least to the largest, and those that count as infinite."""
+class Shares:
+    """What a law's own delta at epsilons >= 0 is worth: a change of its logarithm there changes log delta by so much.
 
-    low: float
-    high: float
-    cut: float
+    With count copies of a law that is so for each of them.
+    """
+
+    epsilons: Array
+    worth: Array
+    """At most 1 in all."""
+
+    alike: bool = False
+    """Whether any losses will do that reach so far: those of equal links are asked for."""
+
+    def middle(self, parts: Array) -> Array:
+        """Epsilons below which there are such parts of all that it is worth."""
+        order = np.argsort(self.epsilons)
+        passed = np.cumsum(self.worth[order])
+        return np.asarray(
+            self.epsilons[order][np.minimum(np.searchsorted(passed, parts * passed[-1]), passed.size - 1)]
+        )
 
 
 @dataclass(frozen=True)
@@ -56,9 +70,7 @@ class Aim:
     at: float
     size: float
     tilt: float
-    windows: tuple[Window, ...]
-    enough: float
-    """What log delta may be off."""
+    shares: tuple[Shares, ...]
 
 
 Known = Sequence[tuple[GaussianLaw | Outcomes, int]]
@@ -70,12 +82,16 @@ def aim(
     *,
     log_delta: float | None = None,
     epsilon: float | None = None,
+    near_one: bool = True,
 ) -> Aim | None:
-    """About where a delta or an epsilon is decided, or both; None where that can't be told."""
+    """About where a delta or an epsilon is decided, or both; None where that can't be told.
+
+    Unless deltas near 1 were found not to be, where that is all there is to tell any losses will do.
+    """
     known = [(_listed(law), count) for law, count in laws if law is not None]
     if len(known) < len(laws):
         return None
-    found = _by_sums(known, log_delta, epsilon) if sum(count for _, count in known) <= MANY else None
+    found = _by_sums(known, log_delta, epsilon, near_one) if sum(count for _, count in known) <= MANY else None
     points = [(law, count) for law, count in laws if not isinstance(law, Outcomes | None)]
     return found or (_by_saddle(Side(tuple(points), above=True), log_delta, epsilon) if points else None)
 
@@ -88,7 +104,7 @@ def _listed(law: Scattered | Outcomes) -> GaussianLaw | Outcomes:
     return Outcomes(law.losses[order], law.logs[order], law.infinite + law.beyond)
 
 
-def _by_sums(laws: Known, log_delta: float | None, epsilon: float | None) -> Aim | None:
+def _by_sums(laws: Known, log_delta: float | None, epsilon: float | None, near_one: bool) -> Aim | None:
     top = _FURTHEST if epsilon is None else epsilon + _MARGIN
     seen: Look | None = None
     for points in _POINTS:
@@ -103,34 +119,57 @@ def _by_sums(laws: Known, log_delta: float | None, epsilon: float | None) -> Aim
     at, total, frame = seen.at, seen.total, seen.frame
     nudge = max(1e-3 * at, 0.1 * frame.spacing)
     here, there = (float(value) for value in total.log_delta(np.array([at, at + nudge])))
-    tilt = max((here - there) / nudge, 1e-6) if math.isfinite(there) else 10 / nudge
-    enough = _TOLERANCE * max(tilt * at, 1.0 if log_delta is None else 0.0)
-    found = []
+    tilt = max((here - there) / nudge, _FLATTEST) if math.isfinite(there) else 10 / nudge
+    shares = []
     for k, (law, count) in enumerate(laws):
         others = [one for j, one in enumerate(seen.powers) if j != k]
         others += [seen.single[k].times(count - 1, frame)] if count > 1 else []
         rest = points_of(summed(others, frame), frame.spacing) if others else Points(np.zeros(1), np.zeros(1))
-        cut = min(seen.top, _rare(law, seen.size - _RARE - math.log(count)))
-        found.append(_window(law, cut, partial(_left_to, rest, at), enough))
-    return Aim(at, log_delta if log_delta is not None else seen.size, tilt, tuple(found), enough)
+        shares.append(_shares(law, at - rest.losses, rest.logs - seen.size))
+    if near_one and seen.size > NEAR_ONE:
+        shares = _reaching(laws, at)
+    return Aim(at, log_delta if log_delta is not None else seen.size, tilt, tuple(shares))
 
 
-def _left_to(rest: Points, epsilon: float, losses: Array) -> Array:
-    """Log of the rest's delta after a loss."""
-    return rest.log_delta(epsilon - losses)
-
-
-def _window(law: GaussianLaw | Outcomes, cut: float, share: Callable[[Array], Array], enough: float) -> Window:
-    """With the log of what the rest makes of each loss."""
+def _shares(law: GaussianLaw | Outcomes, at: Array, logs: Array) -> Shares:
+    """Where the others leave so much to a law, each with so much of a chance (as a logarithm, less log delta)."""
     if isinstance(law, GaussianLaw):
-        return Window(-math.inf, math.inf, cut)
-    losses = np.minimum(law.losses, cut)
-    weights = law.logs + share(losses)
-    sums = np.cumsum(np.exp(weights - weights.max()))
-    least = _LEAST * min(enough, 1.0)
-    low, high = (min(int(np.searchsorted(sums, part * sums[-1])), sums.size - 1) for part in (least, 1 - least))
-    # the points of a rough law stand for all between their neighbours
-    return Window(float(losses[max(low - 1, 0)]), float(losses[min(high + 1, sums.size - 1)]), cut)
+        return Shares(np.zeros(0), np.zeros(0))
+    # delta(-x) = 1 - e^-x + e^-x delta(x)
+    worth = logs + _log_delta(law, np.abs(at)) + np.minimum(at, 0.0)
+    return Shares(np.abs(at), np.exp(worth - max(0.0, float(np.logaddexp.reduce(worth)))))
+
+
+def _log_delta(law: Outcomes, epsilons: Array) -> Array:
+    """About log delta of a law at many epsilons, by sums from each of its losses on."""
+    p, q = (np.logaddexp.accumulate(logs[::-1])[::-1] for logs in (law.logs, law.logs - law.losses))
+    k = np.searchsorted(law.losses, epsilons, side="right")
+    told, k = k < law.losses.size, np.minimum(k, law.losses.size - 1)
+    logs = np.where(told, p[k] + np.log(-np.expm1(np.minimum(epsilons + q[k] - p[k], 0.0))), -np.inf)
+    return np.logaddexp(logs, math.log(law.infinite)) if law.infinite > 0 else logs
+
+
+def _reaching(laws: Known, at: float) -> list[Shares]:
+    """Where delta is next to 1 no loss alone decides: each law has to be known as far as all together pass epsilon."""
+    middles = [
+        0.5 * law.squared
+        if isinstance(law, GaussianLaw)
+        else max(float(law.losses[min(int((np.cumsum(np.exp(law.logs)) < 0.5).sum()), law.losses.size - 1)]), 0.0)
+        for law, _ in laws
+    ]
+    total = sum(count * middle for middle, (_, count) in zip(middles, laws, strict=True))
+    part = min(_PASSING * at / max(total, 1e-300), 1.0)
+    return [_passing(part * middle) for middle in middles]
+
+
+def evenly(steps: Sequence[int], epsilon: float) -> Aim:
+    """The same, of laws of which nothing is known but that they tell very much."""
+    shares = _passing(_PASSING * epsilon / sum(steps))
+    return Aim(epsilon, 0.0, _FLATTEST, (shares,) * len(steps))
+
+
+def _passing(epsilon: float) -> Shares:
+    return Shares(np.array([epsilon]), np.array([_HARDLY]), alike=True)
 
 
 def _by_saddle(side: Side, log_delta: float | None, epsilon: float | None) -> Aim | None:
@@ -170,12 +209,13 @@ def _aimed(side: Side, at: float, size: float, log_delta: float | None) -> Aim |
     value = float(less.log_mgf(np.array([tilt]))[0]) - tilt * found - math.log(tilt * (tilt + 1))
     if not (math.isfinite(tilt) and math.isfinite(value)):
         return None
-    enough = _TOLERANCE * max(tilt * found, 1.0 if log_delta is None else 0.0)
-    windows = [
-        _window(_listed(law), cut, lambda losses: tilt * losses, enough)
-        for (law, _), cut in zip(side.laws, cuts, strict=True)
-    ]
-    return Aim(found, float(np.logaddexp(value, leak)), tilt, tuple(windows), enough)
+    shares = []
+    for (law, _), cut in zip(side.laws, cuts, strict=True):
+        listed = _listed(law)
+        furthest = 0.0 if isinstance(listed, GaussianLaw) else min(cut, float(listed.losses[-1]))
+        places = np.linspace(-furthest, furthest, _FEW)
+        shares.append(_shares(listed, places, tilt * places + _RARE - value))
+    return Aim(found, float(np.logaddexp(value, leak)), tilt, tuple(shares))
 
 
 def cuts_for(laws: Sequence[tuple[Scattered | Outcomes, int]], epsilon: float, log_delta: float) -> tuple[float, ...]:
@@ -216,8 +256,8 @@ def _cut_off(law: Scattered, cut: float) -> Scattered:
     return Points(law.losses[kept], law.logs[kept], infinite)
 
 
-def thinned(losses: Array, logs: Array, infinite: float = 0.0) -> Points:
-    """With few points."""
+def few_points(losses: Array, logs: Array, infinite: float = 0.0) -> Points:
+    """About a law, at few points."""
     order = np.argsort(losses, kind="stable")
     stride = -(-losses.size // _FEW)
     law = Outcomes(losses[order], logs[order], infinite)

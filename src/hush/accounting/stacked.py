@@ -358,15 +358,22 @@ def points_of(found: Stack, spacing: float) -> Points:
     return Points(losses[told], np.log(found.masses[told]), found.infinite)
 
 
+def _widest(seen: Sequence[Look]) -> tuple[float, float, float]:
+    """Length, top and spread of a lattice that serves all."""
+    if not seen:
+        return _FURTHEST, _FURTHEST, math.inf
+    return max(one.length for one in seen), max(one.top for one in seen), max(one.spread for one in seen)
+
+
 @np.errstate(all="ignore")
 def epsilon(less: Laws, more: Laws, guess: float, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta)."""
     seen = look(more, 1.1 * guess + _MARGIN, _COARSE, log_delta=log_delta)
     seen = seen or look(more, _FURTHEST, _COARSE, log_delta=log_delta)
-    seen = seen or look(less, _FURTHEST, _COARSE, log_delta=log_delta)
-    length, top, spread = _FURTHEST, _FURTHEST, math.inf
-    if seen is not None:
-        length, top, spread, guess = seen.length, seen.top, seen.spread, seen.at
+    # what reveals less may end further out: its last outcome is where a chord of the curve ends
+    other = look(less, _FURTHEST if seen is None else 1.1 * seen.at + _MARGIN, _COARSE, log_delta=log_delta)
+    length, top, spread = _widest([one for one in (seen, other) if one is not None])
+    guess = seen.at if seen is not None else other.at if other is not None else guess
     low, high, gap = 0.0, math.inf, math.inf
     for points in _POINTS:
         curve = Curve.of(less, more, length, top, points, math.exp(log_delta) * _RARE, spread)
@@ -381,7 +388,7 @@ def epsilon(less: Laws, more: Laws, guess: float, log_delta: float, tolerance: f
 def log_delta(less: Laws, more: Laws, epsilon: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on log delta at one epsilon."""
     seen = [one for laws in (less, more) if (one := look(laws, epsilon + _MARGIN, _COARSE, epsilon=epsilon))]
-    length, top, spread = (max(values) for values in zip(*((s.length, s.top, s.spread) for s in seen), strict=True))
+    length, top, spread = _widest(seen)
     rare = math.exp(max(min(s.size for s in seen), _DEEPEST)) * _RARE
     low, high, gap = -math.inf, 0.0, math.inf
     for points in _POINTS:
