@@ -216,3 +216,35 @@ def test_very_many_projections_are_next_to_a_gaussian() -> None:
     near = plain.epsilon(1e-6)
     assert bounds.lower < near.upper * (1 + 1e-5)
     assert near.lower * (1 - 1e-5) < bounds.upper
+
+
+@pytest.mark.parametrize(("sigma", "r"), [(5000.0, 200), (3000.0, 10), (20.0, 50)])
+def test_what_p_has_more_than_q_keeps_its_digits(sigma: float, r: int) -> None:
+    """P(u > t) - Q(u > t), far smaller than either, given the nodes of z."""
+    pair = ProjectedPair(sigma, r)
+    losses = np.array([0.0, 1e-5, 0.3 / sigma, 10 / sigma, 0.5, 3.9, 4.1, 9.0])
+    found, off = pair.gains(losses)
+    nodes, weights = pair.nodes(9.0)
+    with mp.workdps(120):
+        for t, value, unsure in zip(losses.tolist(), found, off, strict=True):
+            true = mp.mpf(0)
+            for z, weight in zip(map(mp.mpf, nodes.tolist()), map(mp.mpf, weights.tolist()), strict=True):
+                above, below = ((t / z + sign * z / 2) / mp.sqrt(2) for sign in (-1, 1))
+                if weight > 1e-250 and above < 30:
+                    true += weight * (mp.erfc(above) - mp.erfc(below)) / 2
+            assert abs(value - true) <= unsure + 1e-240
+            assert unsure <= 1e-11 * value
+
+
+@pytest.mark.parametrize(
+    ("sigma", "rate", "steps"), [(5000.0, 0.1, 10**8), (1500.0, 0.01, 10**9), (1e4, 0.5, 5 * 10**7)]
+)
+def test_much_noise_and_very_many_steps_are_as_narrow_as_others(sigma: float, rate: float, steps: int) -> None:
+    """With 1e13 projections z is 1/sigma to 1e-6, and the Gaussian's contour integral tells; were 2e-4 wide."""
+    bounds = (Projected(sigma, 10**13).poisson(rate) * steps).epsilon(1e-6)
+    plain = (Gaussian(sigma).poisson(rate) * steps).epsilon(1e-6)
+    assert bounds.width <= 1e-4 * bounds.upper
+    assert bounds.lower < plain.upper * (1 + 1e-6)
+    assert plain.lower * (1 - 1e-6) < bounds.upper
+    few = (Projected(sigma, 100).poisson(rate) * steps).epsilon(1e-6)
+    assert few.width <= 1e-4 * few.upper

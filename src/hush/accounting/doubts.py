@@ -33,6 +33,7 @@ from hush.accounting.projection import ProjectedPair
 _UNIT = 2.0**-50
 _LOWEST = 60.0  # inner losses this far below 0 can't be told from the lowest
 _STEEP = 3.0  # by how much the logarithm of a density may change within a bin that tells how large it is
+_NOISY = 10.0  # noise from which on P - Q is far smaller than P and Q
 _FAR = 300.0  # losses from which on Q-masses are logarithms
 
 
@@ -65,7 +66,7 @@ def doubts(pair: Pair, p: Array, q: Array, edges: Array) -> Doubts:
     if isinstance(pair, Reversed):
         mirrored = doubts(pair.pair, q[::-1], p[::-1], -edges[::-1])
         return Doubts(mirrored.common[::-1], mirrored.own_q[::-1], mirrored.own_p[::-1])
-    weights, near = _UNIT * _weight_accuracy(pair), int(np.argmax(q > 0))
+    weights, near = _UNIT * _weight_accuracy(pair, np.minimum(p, q)), int(np.argmax(q > 0))
     if isinstance(pair, Poisson) and pair.rate < 1:
         return _missed(pair.inner, _sampled(p, q, pair.rate, accuracy, weights), near)
     if isinstance(pair, Uniform) and pair.rate < 1:
@@ -112,10 +113,10 @@ def _accuracy(pair: Pair, edges: Array) -> Array | None:
     return np.full(edges.shape, 1.0 if isinstance(pair, LaplacePair) else 2.0)
 
 
-def _weight_accuracy(pair: Pair) -> float:
-    """By how many units of 2^-50 of itself any bin may be off as well."""
+def _weight_accuracy(pair: Pair, masses: Array) -> Array:
+    """By how many units of 2^-50 of itself a bin with such masses may be off as well."""
     inner = pair.inner if isinstance(pair, Poisson) else pair
-    return inner.weight_accuracy if isinstance(inner, ProjectedPair) else 0.0
+    return inner.bin_accuracy(masses) if isinstance(inner, ProjectedPair) else np.zeros(masses.shape)
 
 
 def _absolute(masses: Array, accuracy: Array) -> Array:
@@ -132,7 +133,7 @@ def _tail_errors(masses: Array, accuracy: Array) -> Array:
         return np.where(tails > 0, _UNIT * tails * (accuracy + np.abs(np.log(tails))), 0.0)
 
 
-def _sampled(p: Array, q: Array, rate: float, accuracy: Array, weights: float = 0.0) -> Doubts:
+def _sampled(p: Array, q: Array, rate: float, accuracy: Array, weights: Array | float = 0.0) -> Doubts:
     """Of (1-p) Q + p P_inner against Q."""
     inner = (np.maximum(p - (1 - rate) * q, 0.0) + _UNIT * q) / rate
     own_inner, own_q = _absolute(inner, accuracy) + weights * inner, _absolute(q, accuracy) + weights * q
@@ -191,15 +192,18 @@ def sample_bins(sample: Poisson, edges: Array, *, from_zero: bool = False) -> Sa
     the density of Q.  So Q-masses are true of the bins between the t', and P_inner is off by its own tails and by
     e^t a there.  The edge's loss is moved by p e^{t-L} |t' - t|; and by 16 * 2^-50 of itself, because t is rounded.
     (Around the median, where one tail gives way to the other, a bin is off by what all masses miss 1 by.)  Next to bins
-    too wide or too empty for this, Q is off by a factor, as in `_sampled`.  An atom that rounding takes to the other
+    too wide or too empty for this, Q is off by a factor, as in `_sampled`.  Where losses are far below 1, P_inner - Q
+    is far smaller than either, and of projections known to its own digits: it is off by those, by |e^t - 1| a at an
+    edge, and by what Q's rounding has of it.  An atom that rounding takes to the other
     side of an edge is no further from it than the edge's loss is moved.
     """
     rate, released = sample.rate, sample.inner
     inner, q = sample.parts(edges)
     accuracy = _accuracy(sample, edges)
     assert accuracy is not None
+    all_edges = edges
     edges, inner, q, accuracy, clipped = _merged(edges, inner, q, accuracy)
-    weights, errors = _UNIT * _weight_accuracy(sample), _tail_errors(q, accuracy)
+    weights, errors = _UNIT * _weight_accuracy(sample, np.minimum(inner, q)), _tail_errors(q, accuracy)
     own_inner, own_q = _absolute(inner, accuracy) + weights * inner, _absolute(q, accuracy) + weights * q
     with np.errstate(all="ignore"):
         at = np.where(edges > math.log1p(-rate), sample.inner_loss(edges), -np.inf)
@@ -223,8 +227,22 @@ def sample_bins(sample: Poisson, edges: Array, *, from_zero: bool = False) -> Sa
     moved = np.where(steady[:-1] | steady[1:], moved, 0.0) + 16 * _UNIT * np.abs(edges)
     # losses so near the least one that their inner loss can't be told
     moved += np.where(np.exp(np.minimum(edges, 0.0)) - (1 - rate) < 2.0**-59, 2.0**-60 / (1 - rate), 0.0)
+    p, gain = (1 - rate) * q + rate * inner, rate * (inner - q)
     own_gain = unsure.own_p + unsure.own_q + _UNIT * rate * (inner + q)
-    return SampleBins(edges, (1 - rate) * q + rate * inner, q, rate * (inner - q), own_gain, unsure, moved)
+    if isinstance(released, ProjectedPair) and released.noise_multiplier > _NOISY:
+        with np.errstate(all="ignore"):
+            difference, off = released.gains(sample.inner_loss(all_edges[all_edges > math.log1p(-rate)]))
+            turned = 1.01 * (np.abs(np.expm1(np.minimum(at, _FAR))) + np.exp(np.minimum(at, _FAR)) * shift) * errors
+        kept = np.searchsorted(all_edges, edges)
+        known = np.append(np.zeros(all_edges.size - difference.size), difference)[kept]
+        off = np.append(np.zeros(all_edges.size - difference.size), off)[kept] + turned
+        direct = rate * (np.append(0.0, known) - np.append(known, 0.0))
+        own = rate * (np.append(0.0, off) + np.append(off, 0.0))
+        own += (common - 1.01 * weights + 4 * _UNIT) * np.abs(direct)
+        better = steady & (own < own_gain)
+        p, gain, own_gain = np.where(better, [q + direct, direct, own], [p, gain, own_gain])
+        unsure = Doubts(common, np.where(better, own, unsure.own_p), unsure.own_q)
+    return SampleBins(edges, p, q, gain, own_gain, unsure, moved)
 
 
 def _merged(
