@@ -103,9 +103,12 @@ def test_a_groups_delta_agrees_with_the_closed_form(size: int, epsilon: float) -
     assert high - low <= 9e-4 * max(1.0, -high)
 
 
-@pytest.mark.parametrize("size", [60, 70, 90])
-def test_a_delta_next_to_one_takes_few_looks(size: int) -> None:
-    """At epsilon 1e4 it is 0.73, 1 - 1e-9 and 1 - 1e-83: the more a group is beyond, the less need be asked."""
+@pytest.mark.parametrize(("size", "most"), [(60, math.inf), (70, 99), (90, 99), (110, 15), (400, 15)])
+def test_a_delta_next_to_one_takes_few_looks(size: int, most: float) -> None:
+    """At epsilon 1e4 it is 0.73, 1 - 1e-9 and 1 - 1e-83: the more a group is beyond, the less need be asked.
+
+    Of 400 some are enough, and all of them would tell more than the model knows of.
+    """
     asked: list[int] = []
     curve, places = gaussian_curve(2.37**2), np.append(0.0, np.geomspace(1e-3, 2e4, 300))
 
@@ -120,7 +123,7 @@ def test_a_delta_next_to_one_takes_few_looks(size: int) -> None:
     assert low <= exact[1][0]
     assert high >= exact[0][0]
     assert size == 60 or high - low <= 9e-4
-    assert size == 60 or sum(asked) < 100
+    assert sum(asked) <= most
 
 
 @pytest.mark.parametrize("pair", [Uniform(GaussianPair(0.4), 0.3), Poisson(GaussianPair(0.4), 0.3), GaussianPair(2.0)])

@@ -31,6 +31,7 @@ row says, to about so much of it, or of 1."""
 
 _GLANCE = 2e-3  # of log delta, at a glance
 _APART = 0.05  # logs of epsilons where it is had
+_SPARED = 0.6  # of the log of how much further out a chain may be: between points slopes are smaller by no more
 SHARP = 1e-4
 """Of log delta, at first."""
 _LEVELS = np.append(np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 4096.0, 28))  # that are tried, beside the model's
@@ -146,9 +147,12 @@ class Chain:
         at = np.unique(np.abs(links.slopes))
         at = at[(at > 0) & (at < self.largest)]
         # what is close together would say nothing of a slope
-        first = np.unique(np.floor(np.log(at) / _APART), return_index=True)[1]
+        spared = links.spare / links.epsilon if 0 < links.spare < links.epsilon else 0.0
+        apart = max(_APART, -_SPARED * math.log1p(-spared))
+        first = np.unique(np.floor(np.log(at) / apart), return_index=True)[1]
         self.glanced = at = at[first]
-        sharpness, self.sharpness = self.sharpness, max(_GLANCE, links.spare / links.slopes.size / 1000)
+        spare = min(links.spare / links.slopes.size / 1000, 10 * _GLANCE)
+        sharpness, self.sharpness = self.sharpness, max(_GLANCE, spare)
         self.ask(at)
         self.sharpness = sharpness
 
@@ -256,12 +260,12 @@ class Chain:
         best = float(np.nanmax(found, initial=0.0))
         return max(best - _margin(1, abs(links.level)), 0.0)
 
-    def log_delta_below(self, level: float, epsilon: float, *, glanced: bool = False) -> float:
-        """A lower bound on log delta of the group."""
-        levels = np.minimum(level + _LEVELS, 0.0)
-        powers = self.powers(levels, self.size, glanced=glanced)
+    def log_delta_below(self, links: Links, epsilon: float, *, glanced: bool = False) -> float:
+        """A lower bound on log delta of the group, or of as many of its records as there are links."""
+        levels = np.minimum(links.level + _LEVELS, 0.0)
+        powers = self.powers(levels, links.slopes.size, glanced=glanced)
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = powers + np.log(-np.expm1(epsilon + levels + _margin(1, abs(level) + epsilon) - powers))
+            found = powers + np.log(-np.expm1(epsilon + levels + _margin(1, abs(links.level) + epsilon) - powers))
         return float(np.nanmax(found, initial=-math.inf))
 
 

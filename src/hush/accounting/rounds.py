@@ -23,7 +23,8 @@ _SHARPER = 20.0  # times, at most, from one look to the next
 _NEAR = 0.1  # of log delta: so close, others would be no better
 _NARROWED = 0.7  # times what was known before: a look that was worth it
 _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
-_FURTHER = 1.1  # times an epsilon where delta is next to 1: if it still is there, a rough look will do
+_FURTHER = 2.0, 1.1  # times an epsilon where delta is next to 1: if it still is there, a rough look will do
+_NEXT_TO_ONE = 20.0  # minus the log of a share of delta that is left out
 _BEYOND = 1.001  # as a part of the largest epsilon that is told
 
 
@@ -77,11 +78,17 @@ def _links(chain: Chain, log_delta: float) -> Links:
     return chain.model.links(chain.size, log_delta=log_delta) if beyond is None else beyond
 
 
-def _links_at(chain: Chain, at: float, tolerance: float) -> Links:
+def _links_at(chain: Chain, at: float, tolerance: float, furthest: float) -> Links:
     """The chain at that epsilon or, where delta is next to 1, one further out that says so with something to spare."""
-    further = chain.model.links(chain.size, epsilon=_FURTHER * at + 1)
-    if further.log_delta > math.log1p(-0.5 * tolerance):
-        return replace(further, spare=further.epsilon - at)
+    for times in _FURTHER:
+        if times > furthest:
+            continue
+        size, further = chain.size, chain.model.links(chain.size, epsilon=times * at + 1)
+        while further.epsilon < 0.99 * times * at and size > 1:  # so many tell more than the model reaches: fewer will do
+            size //= 2
+            further = chain.model.links(size, epsilon=times * at + 1)
+        if further.epsilon > at and further.log_delta > math.log1p(-0.5 * tolerance):
+            return replace(further, level=-at - _NEXT_TO_ONE, spare=further.epsilon - at)
     return chain.model.links(chain.size, epsilon=at)
 
 
@@ -134,13 +141,13 @@ def log_delta(
     chain = Chain(oracle, rough, size, log_least, largest)
     chain.sharpness = max(SHARP, tolerance / 3)
     low, high = -math.inf, 0.0
-    links = _links_at(chain, at, tolerance)
+    links = _links_at(chain, at, tolerance, _FURTHER[0])
     for _ in range(_GLANCES):
         chain.glance(links)
-        before, links = links, _links_at(chain, at, tolerance)
-        if links.spare > 0 and (low := chain.log_delta_below(links.level, at, glanced=True)) >= -tolerance:
+        if links.spare > 0 and (low := chain.log_delta_below(links, at, glanced=True)) >= -tolerance:
             return low, high
-        if abs(links.log_delta - before.log_delta) < 0.3:
+        before, links = links, _links_at(chain, at, tolerance, _FURTHER[1])
+        if abs(links.log_delta - before.log_delta) < 0.3 and before.spare <= 1.01 * links.spare:
             break
     width = math.inf
     for k in range(_ROUNDS):
@@ -148,12 +155,11 @@ def log_delta(
         chain.sharpness = max(sharpness, links.spare / size / 1000)
         chain.look(links, tolerance, for_delta=True)
         chain.sharpness = sharpness
-        level, spare = links.level, links.spare
-        links = chain.model.links(size, epsilon=at)
-        low = max(low, chain.log_delta_below(level if spare > 0 else links.level, at))
+        before, links = links, chain.model.links(size, epsilon=at)
+        low = max(low, chain.log_delta_below(before if before.spare > 0 else links, at))
         if low >= -tolerance:
             break
-        if spare > 0:
+        if before.spare > 0:
             continue
         for scale in (1.0, *_SCALES):  # where the curve is flat, the model's links may be off by that much
             high = min(high, chain.split(_summing_to(scale * links.slopes, at)))
