@@ -173,10 +173,10 @@ class Chain:
             return
         falls = (self.model.at(at * (1 - 1e-3)) - self.model.at(at * (1 + 1e-3))) / np.maximum(2e-3 * at, 1e-300)
         falls = np.maximum(falls, 1e-9)
-        steep = math.exp(min(links.epsilon + links.level - links.log_delta, 50.0))
+        steep = links.steep
         wanted = max(links.epsilon, 1e-3 * float(at.sum()), 1e-9) * steep / (1 + steep)
         if for_delta:
-            wanted = max(1.0, -links.log_delta) / (1 + steep)
+            wanted = links.scale / (1 + steep)
         allowed = 0.25 * max(tolerance * wanted, links.spare) / links.slopes.size
         unsure = self.sharpness * np.array([share(float(size)) for size in self.model.at(at)])
         unsure = np.maximum(unsure, self._seen(at))

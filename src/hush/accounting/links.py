@@ -21,6 +21,7 @@ from hush.accounting.losses import Array
 
 _CLIFF = 20.0  # as steep as that, beside what is before
 _SPARE = 20.0  # log of a power that is more than enough
+_STEEPEST = 8.0  # times as wide as a share of itself a log delta may be where it falls quickly
 _LEVELS = 160  # chains that are followed at once
 
 
@@ -39,6 +40,16 @@ class Links:
     @property
     def epsilon(self) -> float:
         return float(self.slopes.sum())
+
+    @property
+    def steep(self) -> float:
+        """How fast log delta falls with epsilon: d delta = -e^epsilon a d epsilon at the level a."""
+        return math.exp(min(self.epsilon + self.level - self.log_delta, 50.0))
+
+    @property
+    def scale(self) -> float:
+        """What the width of log delta is a share of: itself, or what epsilon's width amounts to, up to some."""
+        return max(1.0, -self.log_delta, min(self.epsilon * self.steep, _STEEPEST))
 
 
 @dataclass(frozen=True)

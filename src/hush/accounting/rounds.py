@@ -95,8 +95,7 @@ def _links_at(chain: Chain, at: float, tolerance: float, furthest: float) -> Lin
 def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> float:
     """An epsilon that is seen to be large enough."""
     wanted = log_delta
-    steep = math.exp(min(links.epsilon + links.level - links.log_delta, 50.0))
-    slack = 0.02 * tolerance * links.epsilon * steep + 1e-9
+    slack = 0.02 * tolerance * links.epsilon * links.steep + 1e-9
     for k in range(6):
         if links.epsilon > _BEYOND * EPSILON_LIMIT or links.slopes.size < chain.size:
             break
@@ -163,7 +162,7 @@ def log_delta(
             continue
         for scale in (1.0, *_SCALES):  # where the curve is flat, the model's links may be off by that much
             high = min(high, chain.split(_summing_to(scale * links.slopes, at)))
-            if high - low <= tolerance * max(1.0, -high):
+            if high - low <= tolerance * links.scale:
                 return min(low, high), max(low, high)
             if unknown := low == -math.inf and high == 0:
                 break  # nothing is known of some link
