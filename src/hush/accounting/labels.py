@@ -127,7 +127,8 @@ def reach_below(steps: Sequence[Step], log_certain: float = 30.0) -> float:
     task = problem(steps, 0.0, ADD, -max(40.0, log_certain))
     points = np.geomspace(0.1, 1e6, 60) / surely
     with np.errstate(all="ignore"):
-        likely = float(np.nanmin((task.log_mgf(points) + 1e-6 + log_certain + 0.1) / points))
+        bounds = (task.log_mgf(points) + 1e-6 + log_certain + 0.1) / points
+        likely = float(np.min(np.where(np.isnan(bounds), np.inf, bounds)))
     return min(surely, likely) if task.log_dropped < -log_certain - 3 else surely
 
 

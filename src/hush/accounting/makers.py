@@ -36,6 +36,7 @@ _NEARBY = 0.7  # logs of epsilons
 _FURTHER = 1.5  # as deep as that a line may be asked, as a multiple of its own log delta
 _DEEPER = 8.0  # logs: labelled integrals so much sharper than they need be serve far to the left
 _LEFT = 0.2  # of an epsilon: how far down labelled integrals are to serve as well
+_RIGHT = 1.1  # times it: where they are set up
 _MUCH_DEEPER = 1.3  # times a log delta: where a few jumps say that, many small losses may decide
 _GLANCED = 16.0  # minus the log of a delta for which bins are good enough for a glance at all larger ones
 
@@ -240,22 +241,25 @@ class Sampled:
 
     def jumps(self, epsilon: float, size: float, enough: float) -> Curve | None:
         best, narrowest = None, math.inf
-        few = few_jumps_log_delta(self.composition.steps, self.direction, epsilon)
+        remove = self.direction == contour.REMOVE
+        # curves are sharp to the left of where they are set up: that is a little further out
+        ends = (_LEFT * epsilon, epsilon, _RIGHT * epsilon if remove else epsilon)
+        left, here, few = (few_jumps_log_delta(self.composition.steps, self.direction, end) for end in ends)
+        size += few - here
         if few > _MUCH_DEEPER * size:
             size = min(size, few)  # taken for larger than it is, delta is left without what makes it up
-        left = _LEFT * epsilon
-        remove = self.direction == contour.REMOVE
-        also = (left, few_jumps_log_delta(self.composition.steps, self.direction, left)) if remove else None
+        also = (ends[0], left) if remove else None
         for k in range(4):
             aim = float(np.clip(math.log(enough) - _DEEPER - 3 * k, -20.0, -12.0 - 3 * k))
-            found = jumps.jumps(self.composition.steps, self.direction, epsilon, size, aim, self.before, also)
-            lower, upper = (-math.inf, 0.0) if found is None else _at(found.log_delta, epsilon)
+            found = jumps.jumps(self.composition.steps, self.direction, ends[2], size, aim, self.before, also)
+            lower, upper = (-math.inf, 0.0) if found is None else _at(found.log_delta, ends[2])
             if found is None or (math.isinf(lower) and upper == 0):
                 size = min(size - 12, few)
                 continue
             self.before = found
-            if best is None or upper - lower < narrowest:
-                best, narrowest = found, upper - lower
+            width = width_at(found.log_delta, epsilon)
+            if best is None or width < narrowest:
+                best, narrowest = found, width
             if narrowest <= enough:
                 break
             size = min(0.5 * (lower + upper) if math.isfinite(lower) else upper - 6, -0.7)

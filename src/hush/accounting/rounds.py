@@ -84,7 +84,8 @@ def _links_at(chain: Chain, at: float, tolerance: float, furthest: float) -> Lin
         if times > furthest:
             continue
         size, further = chain.size, chain.model.links(chain.size, epsilon=times * at + 1)
-        while further.epsilon < 0.99 * times * at and size > 1:  # so many tell more than the model reaches: fewer will do
+        # where all of them tell more than the model reaches, fewer will do
+        while further.epsilon < 0.99 * times * at and size > 1:
             size //= 2
             further = chain.model.links(size, epsilon=times * at + 1)
         if further.epsilon > at and further.log_delta > math.log1p(-0.5 * tolerance):
