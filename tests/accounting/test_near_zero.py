@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from reference import REMOVE, one_step, two_steps
 
-from hush.accounting import Gaussian
+from hush.accounting import Gaussian, Mechanism, calibrate
 from hush.accounting.certain import hits
 from hush.accounting.labels import Labels
 from hush.accounting.nearby import Nearby
@@ -136,3 +136,25 @@ def test_the_chance_of_a_hit_less_what_is_short_of_it(seed: int) -> None:
             none *= (1 - mp.mpf(step.rate)) ** step.count
         assert abs(known.chance - (1 - none)) <= 2.0**-53 * known.chance
         assert abs(known.short - (1 - none - (without - with_record))) <= 0.7 * known.doubt
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps", "delta", "epsilon"),
+    [(0.05, 10, 0.38, 1.0), (0.02, 20, 0.3, 5.0), (1e-3, 50, 0.045, 10.0), (0.2, 5, 0.6, 0.5), (0.01, 100, 1e-5, 1e3)],
+)
+def test_calibration_on_a_plateau_takes_few_answers(
+    rate: float, steps: int, delta: float, epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Secants that aim a hair beyond the root: false position took up to 28 answers."""
+    asked: list[float] = []
+    excess = calibrate._excess
+
+    def counted(mechanism: Mechanism, target: float, at: float) -> float:
+        asked.append(excess(mechanism, target, at))
+        return asked[-1]
+
+    monkeypatch.setattr(calibrate, "_excess", counted)
+    noise = calibrate.noise(lambda value: Gaussian(value).poisson(rate) * steps, epsilon, delta)
+    assert len(asked) <= 12
+    assert (Gaussian(noise).poisson(rate) * steps).epsilon(delta).upper <= epsilon
+    assert (Gaussian(noise * (1 - 1e-6)).poisson(rate) * steps).epsilon(delta).upper > epsilon

@@ -29,6 +29,8 @@ _LARGEST_NOISE, _SMALLEST_NOISE = 1e8, 1e-3
 _SMALLEST_RATE = 1e-12
 _MOST_STEPS = 10**10
 _MOST_PROJECTIONS = 10**6
+_LONGEST = 3.0
+"""Of log parameter: a step in search of a parameter on the other side."""
 
 
 def noise(mechanism: Family, epsilon: float, delta: float) -> float:
@@ -56,10 +58,6 @@ def rate(mechanism: Family, epsilon: float, delta: float) -> float:
 def steps(mechanism: CountedFamily, epsilon: float, delta: float) -> int:
     """The most steps that keep the target."""
     _check_target(epsilon, delta)
-    if _excess(mechanism(1), epsilon, delta) > 0:
-        raise ValueError(f"Not even one step keeps epsilon {epsilon:g} at delta {delta:g}.")
-    if _excess(mechanism(_MOST_STEPS), epsilon, delta) <= 0:
-        raise ValueError(f"More than {_MOST_STEPS:g} steps keep the target; the mechanism costs next to nothing.")
     memory: dict[int, float] = {}
 
     def excess(count: float) -> float:
@@ -68,8 +66,12 @@ def steps(mechanism: CountedFamily, epsilon: float, delta: float) -> int:
             memory[whole] = _excess(mechanism(whole), epsilon, delta)
         return memory[whole]
 
-    found = _threshold(excess, 1000.0, 1.0, float(_MOST_STEPS), +1)
-    low = max(math.floor((found or 1.0) * (1 + 1e-12)), 1)
+    found = _threshold(excess, 1000.0, 1.0, float(_MOST_STEPS), +1, unit=1.0)
+    if found is None:
+        raise ValueError(f"Not even one step keeps epsilon {epsilon:g} at delta {delta:g}.")
+    if found > 0.999 * _MOST_STEPS and excess(_MOST_STEPS) <= 0:
+        raise ValueError(f"More than {_MOST_STEPS:g} steps keep the target; the mechanism costs next to nothing.")
+    low = max(math.floor(found * (1 + 1e-12)), 1)
     while excess(low) > 0:
         low -= 1
     high = low + 1
@@ -124,68 +126,84 @@ def _excess(mechanism: Mechanism, epsilon: float, delta: float) -> float:
 
 
 def _threshold(
-    excess: Callable[[float], float], start: float, least: float, most: float, safe: int, absolute: float = math.inf
+    excess: Callable[[float], float],
+    start: float,
+    least: float,
+    most: float,
+    safe: int,
+    absolute: float = math.inf,
+    unit: float = 0.0,
 ) -> float | None:
     """The parameter closest to missing the target without missing it; `safe` is the side (-1: above is private).
 
-    Bracket on the logarithm, then false position on log epsilon against log parameter, which is nearly straight.
+    To 1e-6 of itself and `absolute`, or to half a `unit` of what is counted in units.
+
+    Bracket on the logarithm; then secants of log epsilon against log parameter, which is nearly straight.  Each aims a
+    hair beyond where the line says, away from the nearer end, so that the bracket closes from both sides.
     """
-    low, high = math.log(least), math.log(most)
-    private_edge, wild_edge = (high, low) if safe < 0 else (low, high)
-    at = math.log(start)
-    value = excess(math.exp(at))
-    good: tuple[float, float] | None = None
-    bad: tuple[float, float] | None = None
-    stride = 0.7
-    while good is None or bad is None:
-        if value <= 0:
-            good = (at, value)
-        else:
-            bad = (at, value)
+    ends = [math.log(least), math.log(most)]
+    private_edge, wild_edge = reversed(ends) if safe < 0 else ends
+    seen: list[tuple[float, float]] = []  # log parameters, and how far epsilon is above the target there
+    good: float | None = None
+    bad: float | None = None
+    before: tuple[float, float] | None = None
+    at, stride = math.log(start), 0.7
+    while True:
+        value = excess(math.exp(at))
+        seen.append((at, _distance(value)))
+        good, bad = (at, bad) if value <= 0 else (good, at)
         if good is not None and bad is not None:
             break
         towards = wild_edge if value <= 0 else private_edge
         if at == towards:
             return math.exp(at) if good is not None else None
         unknown = not math.isfinite(value) or value == _NOTHING
-        step = stride if unknown else min(max(abs(value) * 0.7, 0.05), 3.0)
+        step = stride if unknown else 0.5 * abs(value)
+        if not unknown and before is not None and before[1] != value:
+            step = 1.2 * abs(value * (at - before[0]) / (value - before[1]))
+        before = before if unknown else (at, value)
         stride *= 1.5
-        at = min(at + step, towards) if towards > at else max(at - step, towards)
-        value = excess(math.exp(at))
-    good_at, good_value = good
-    bad_at, bad_value = bad
-    stale = [1.0, 1.0]  # an end that stays while the other moves twice counts half: the line turns towards it
-    moved = -1
-    for attempt in range(80):
-        gap = abs(good_at - bad_at)
-        close = min(_RELATIVE, max(absolute / math.exp(good_at), _FINEST))
+        at += math.copysign(min(max(step, 0.05), _LONGEST, abs(towards - at)), towards - at)
+    same = 0  # how often in a row the same end moved
+    for _ in range(80):
+        gap = abs(good - bad)
+        close = max(min(_RELATIVE, max(absolute / math.exp(good), _FINEST)), 0.5 * unit / math.exp(good))
         if gap <= close:
             break
-        share = 0.5
-        if math.isfinite(bad_value) and attempt % 4 != 3 and bad_value > good_value:
-            short, over = _short(good_value) * stale[0], bad_value * stale[1]
-            share = min(max(short / (over + short), 0.01), 0.99)
-            share = min(max(share, 0.3 * close / gap), 1 - 0.3 * close / gap)
-        middle = good_at + share * (bad_at - good_at)
-        # aim a hair to the private side of where the line says, so that the bracket closes from both sides
-        middle += (good_at - bad_at) / gap * min(0.3 * close, 0.2 * gap) * (1 if attempt % 2 == 0 else -1)
+        onwards = math.copysign(1.0, bad - good)
+        near, over = min(seen, key=lambda one: abs(one[1]))
+        root = _root(seen, 8 * close)
+        middle = 0.5 * (good + bad)
+        if root is not None and same < 3:
+            beyond = 0.4 * close * (onwards if over <= 0 else -onwards)
+            # where it went astray to the same side twice, as far beyond the line's root as that is away
+            at = root + beyond + (root - near if same == 2 else 0.0)
+            margin = min(0.2 * close, 0.2 * gap)
+            middle = at if min(good, bad) + margin < at < max(good, bad) - margin else middle
         value = excess(math.exp(middle))
-        side = 0 if value <= 0 else 1
-        if side == 0:
-            good_at, good_value = middle, value
-        else:
-            bad_at, bad_value = middle, value
-        stale[1 - side] *= 0.5 if side == moved else 1.0
-        stale[side], moved = 1.0, side
-    return math.exp(good_at)
+        seen.append((middle, _distance(value)))
+        moved_good = value <= 0
+        same = same + 1 if moved_good == (over <= 0) and same < 3 else 0
+        good, bad = (middle, bad) if moved_good else (good, middle)
+    return math.exp(good)
 
 
-def _short(value: float) -> float:
-    """How far an epsilon stays below the target: by its logarithm, or, where it is far below or 0, as a share.
+def _root(seen: list[tuple[float, float]], apart: float) -> float | None:
+    """Where the line through the two best points that are so far apart crosses the target."""
+    known = sorted((one for one in seen if math.isfinite(one[1]) and one[1] > -1), key=lambda one: abs(one[1]))
+    for other, beside in known[1:]:
+        at, value = known[0]
+        if abs(other - at) > apart and beside != value:
+            return at - value * (other - at) / (beside - value)
+    return None
+
+
+def _distance(value: float) -> float:
+    """How far epsilon is above the target, or below: by its logarithm, or, where it is far below or 0, as a share.
 
     Where delta hardly falls with epsilon, epsilon rises from 0 in a straight line.
     """
-    return 1.0 if value == _NOTHING else -value if value > -1 else -math.expm1(value)
+    return -1.0 if value == _NOTHING else value if value > -1 else math.expm1(value)
 
 
 def _check_target(epsilon: float, delta: float) -> None:
