@@ -63,7 +63,7 @@ def _enclosing(pair: Pair, edges: Array, *, open: bool = False) -> tuple[Points,
 
 
 def directed(pair: Pair, edges: Array, *, cut: bool = False, open: bool = False) -> tuple[Points, Points] | None:
-    """The same for samples, from P - Q, which keeps the digits of small losses; None for what isn't one.
+    """The same for samples and projections, from P - Q, which keeps the digits of small losses; None for others.
 
     With a bin's ends lo and hi, the mass at lo is (Q e^hi - P)/(e^{hi-lo} - 1) = (Q (e^hi - 1) - gain)/(e^{hi-lo} - 1).
     It is rounded down, so that mass moves up; and so is the loss log(1 + gain/Q) of a bin seen as one outcome.  A bin's
@@ -108,9 +108,11 @@ def directed(pair: Pair, edges: Array, *, cut: bool = False, open: bool = False)
 
 
 def _bins(pair: Pair, edges: Array) -> tuple[SampleBins, tuple[float, float]] | None:
-    """A sample's bins, and the mass at loss 0 besides, which lies between two numbers."""
+    """A sample's bins, and the mass at loss 0 besides, which lies between two numbers; of projections all bins."""
     sample = pair.pair if isinstance(pair, Reversed) else pair
     released = _released(pair)
+    if isinstance(pair, ProjectedPair):
+        return sample_bins(Poisson(pair, 1.0), edges), (0.0, 0.0)
     if not isinstance(sample, Poisson | Uniform) or not sample.rate < 1:
         return None
     known = (GaussianPair, LaplacePair) if isinstance(sample, Uniform) else (GaussianPair, LaplacePair, ProjectedPair)

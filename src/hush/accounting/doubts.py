@@ -186,7 +186,7 @@ class SampleBins:
 
 
 def sample_bins(sample: Poisson, edges: Array, *, from_zero: bool = False) -> SampleBins:
-    """Of (1-p) Q + p P_inner against Q, a rate below 1; `from_zero`: the first edge is 0, and stays there.
+    """Of (1-p) Q + p P_inner against Q; `from_zero`: the first edge is 0, and stays there.
 
     Let the smaller of Q's tails be off by a at an edge of inner loss t: it is Q's true tail at t', |t' - t| <= a over
     the density of Q.  So Q-masses are true of the bins between the t', and P_inner is off by its own tails and by
@@ -198,7 +198,8 @@ def sample_bins(sample: Poisson, edges: Array, *, from_zero: bool = False) -> Sa
     side of an edge is no further from it than the edge's loss is moved.
     """
     rate, released = sample.rate, sample.inner
-    inner, q = sample.parts(edges)
+    floor = math.log1p(-rate) if rate < 1 else -math.inf
+    inner, q = sample.parts(edges) if rate < 1 else released.masses(edges)
     accuracy = _accuracy(sample, edges)
     assert accuracy is not None
     all_edges = edges
@@ -206,7 +207,7 @@ def sample_bins(sample: Poisson, edges: Array, *, from_zero: bool = False) -> Sa
     weights, errors = _UNIT * _weight_accuracy(sample, np.minimum(inner, q)), _tail_errors(q, accuracy)
     own_inner, own_q = _absolute(inner, accuracy) + weights * inner, _absolute(q, accuracy) + weights * q
     with np.errstate(all="ignore"):
-        at = np.where(edges > math.log1p(-rate), sample.inner_loss(edges), -np.inf)
+        at = edges if rate == 1 else np.where(edges > floor, sample.inner_loss(edges), -np.inf)
         factor = np.where(q > 1e-290, own_q / q, np.inf)
         shift = _shift(released, at, q, errors)
         moved = np.minimum(rate * np.exp(at - edges), 1.0) * shift
@@ -226,12 +227,14 @@ def sample_bins(sample: Poisson, edges: Array, *, from_zero: bool = False) -> Sa
     unsure = Doubts(common, 1.01 * apart, np.where(shared, 0.0, own_q))
     moved = np.where(steady[:-1] | steady[1:], moved, 0.0) + 16 * _UNIT * np.abs(edges)
     # losses so near the least one that their inner loss can't be told
-    moved += np.where(np.exp(np.minimum(edges, 0.0)) - (1 - rate) < 2.0**-59, 2.0**-60 / (1 - rate), 0.0)
+    if rate < 1:
+        moved += np.where(np.exp(np.minimum(edges, 0.0)) - (1 - rate) < 2.0**-59, 2.0**-60 / (1 - rate), 0.0)
     p, gain = (1 - rate) * q + rate * inner, rate * (inner - q)
     own_gain = unsure.own_p + unsure.own_q + _UNIT * rate * (inner + q)
     if isinstance(released, ProjectedPair) and released.noise_multiplier > _NOISY:
         with np.errstate(all="ignore"):
-            difference, off = released.gains(sample.inner_loss(all_edges[all_edges > math.log1p(-rate)]))
+            reached = all_edges[all_edges > floor]
+            difference, off = released.gains(sample.inner_loss(reached) if rate < 1 else reached)
             turned = 1.01 * (np.abs(np.expm1(np.minimum(at, _FAR))) + np.exp(np.minimum(at, _FAR)) * shift) * errors
         kept = np.searchsorted(all_edges, edges)
         known = np.append(np.zeros(all_edges.size - difference.size), difference)[kept]

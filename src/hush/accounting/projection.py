@@ -123,7 +123,7 @@ class ProjectedPair(Continuous):
         It is the same at t and -t: the mean over z of the integral of phi(x - t/z) over |x| < h = z/2, which is
         h phi(t/z) times that of cosh(t s/2) e^{-h^2 s^2/2} over 0 < s < 1 and once more.  For t < 4, h < 1/4 six
         Gauss-Legendre nodes s (of twelve) leave less than 1e-20 of it.  An exponent (t/z)^2/2 is good to 4 * 2^-50 of
-        itself; other z and t have the difference of two tails.
+        itself, and a sum of n terms to n/8 of them; other z and t have the difference of two tails.
         """
         size = np.abs(t)
         found, off = np.zeros_like(size), np.zeros_like(size)
@@ -135,23 +135,26 @@ class ProjectedPair(Continuous):
             few = int(np.searchsorted(z, 0.5))
             heights = 0.5 * z[:few, None]
             even = weight[:few, None] * heights * np.exp(-0.5 * (heights * places) ** 2) * shares
-            for part in np.array_split(here, -(-here.size // 64)):
-                at = size[part]
-                close = np.minimum(at, _CLOSE)[:, None]
-                bells = np.exp(-0.5 * (close / z[:few]) ** 2) / math.sqrt(2 * math.pi)
-                value = (2 * np.cosh(0.5 * close * places) * (bells @ even)).sum(axis=1)
-                ratio = at[:, None] / z
-                first = np.where(at < _CLOSE, few, 0).min()
-                above, below = (
-                    ndtr(side - ratio[:, first:]) * weight[first:] for side in (z[first:] / 2, -z[first:] / 2)
-                )
-                far = np.arange(first, z.size) >= np.where(at < _CLOSE, few, 0)[:, None]
-                direct, both = ((above - below) * far).sum(axis=1), ((above + below) * far).sum(axis=1)
-                found[part] = np.where(at < _CLOSE, value, 0.0) + direct
+            order = here[np.argsort(size[here])]
+            sides = np.split(order, [np.searchsorted(size[order], _CLOSE)])
+            for part in (part for side in sides if side.size for part in np.array_split(side, -(-side.size // 64))):
+                at, close = size[part], bool(size[part[-1]] < _CLOSE)
+                # as in `_mean`: z below the first count for nothing, those from `sure` on as one
+                start, sure = np.searchsorted(z, [at[0] / 40, math.hypot(40, math.sqrt(2 * at[-1])) + 40])
+                begin = max(few, start) if close else start
+                sums = np.zeros((2, at.size))
+                if close and start < few:
+                    bells = np.exp(-0.5 * (at[:, None] / z[start:few]) ** 2) / math.sqrt(2 * math.pi)
+                    sums[0] = (2 * np.cosh(0.5 * at[:, None] * places) * (bells @ even[start:])).sum(axis=1)
+                ratio, some = at[:, None] / z[begin:sure], weight[begin:sure]
+                above, below = (ndtr(half - ratio) @ some for half in (z[begin:sure] / 2, -z[begin:sure] / 2))
+                beyond = float(weight[max(sure, begin) :].sum())
+                sums[0] += above - below + beyond
+                sums[1] = above + below + beyond
+                rounded = 40 + z.size / 8 + 8 * np.sqrt(at)
                 with np.errstate(divide="ignore", invalid="ignore"):
-                    sums = np.array([found[part], both])
-                    own = np.where(sums > 0, sums * (40 + 8 * np.sqrt(at) + 8 * np.abs(np.log(sums))), 0.0)
-                off[part] = 2.0**-50 * own.sum(axis=0)
+                    own = np.where(sums > 0, sums * (rounded + 8 * np.abs(np.log(sums))), 0.0)
+                found[part], off[part] = sums[0], 2.0**-50 * own.sum(axis=0)
         return found, off
 
     def nodes(self, loss: float) -> tuple[Array, Array]:
