@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hush.accounting import REPLACE_ONE, Gaussian, replaced_few
+from hush.accounting.crossing import certified_root
 from hush.accounting.densities import Density, Loss, Panels, convolved
 from hush.accounting.kinds import directions
 
@@ -39,8 +40,11 @@ def _two(noise: float, rate: float, epsilon: float):
         return atom * _one(noise, rate, eps) + mp.quad(both, cuts)
 
 
-def _by_fourier(noise: float, rate: float, count: int) -> float:
-    """delta(0) = (1/pi) integral over t > 0 of (1 - M(t)^k)/(t^2 + 1/4), M the transform of a loss at -1/2 + it."""
+def _by_fourier(noise: float, rate: float, count: int, epsilon: float = 0.0) -> float:
+    """delta(e) = 1 - e^(e/2) (1/pi) integral over t > 0 of M(t)^k cos(t e)/(t^2 + 1/4), M the transform at -1/2 + it.
+
+    (At 0 the integral of 1/(t^2 + 1/4) is pi: so it is that of (1 - M^k cos)/(t^2 + 1/4), and what e^(e/2) adds.)
+    """
     mu = 1 / noise
     at, weights = np.polynomial.legendre.leggauss(800)
     x = mu / 2 + (at + 1) * (4.5 + mu / 2)
@@ -53,8 +57,9 @@ def _by_fourier(noise: float, rate: float, count: int) -> float:
     for low, high in itertools.pairwise(edges):
         t, w = low + (nodes + 1) * (high - low) / 2, steps * (high - low) / 2
         moved = atom + 2 * (weights * np.exp(0.5 * loss) * np.cos(np.outer(t, loss))).sum(axis=1)
-        total += float((w * (1 - moved**count) / (t * t + 0.25)).sum())
-    return (total + (1 - atom**count) * 2 * math.atan(0.5 / last)) / math.pi
+        total += float((w * (1 - moved**count * np.cos(t * epsilon)) / (t * t + 0.25)).sum())
+    short = (total + (1 - atom**count) * 2 * math.atan(0.5 / last)) / math.pi
+    return short - math.expm1(0.5 * epsilon) * (1 - short)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +93,24 @@ def test_epsilons_just_below_delta_at_zero(noise, rate, short):
         found = mechanism.epsilon(delta)
         assert 0 < found.width <= 1e-4 * found.upper
         assert _two(noise, rate, found.lower) >= mp.mpf(delta) >= _two(noise, rate, found.upper)
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "count", "short"),
+    [(1.2, 0.6, 10, 1e-3), (2.0, 0.5, 13, 1e-4), (1.7, 0.05, 16, 1e-3), (2.0, 0.2, 12, 1e-3), (2.6, 0.02, 23, 1e-2)],
+)
+def test_a_dozen_steps_just_below_delta_at_zero(noise, rate, count, short):
+    """Widths of 1e-3 and more, once.  Fourier's integral is good to 2e-11 where its tail has decayed."""
+    delta = _by_fourier(noise, rate, count) * (1 - short)
+    steps = _steps(noise, rate, count)
+    found = certified_root(replaced_few.curve(steps), 0.1, math.log(delta))
+    assert found[1] - found[0] <= 1e-4 * found[1]
+    assert _by_fourier(noise, rate, count, found[0]) >= delta * (1 - 2e-11)
+    assert _by_fourier(noise, rate, count, found[1]) <= delta * (1 + 2e-11)
+    asked = (Gaussian(noise, REPLACE_ONE).poisson(rate) * count).epsilon(delta)
+    assert asked.width <= 1e-4 * asked.upper
+    assert asked.lower <= found[1]
+    assert found[0] <= asked.upper
 
 
 def test_five_steps_just_below_delta_at_zero_are_known():

@@ -1,4 +1,4 @@
-"""A few equal Gaussian releases on samples, one record replaced: the curve by quadrature, to twelve digits of delta(0).
+"""A few equal Gaussian releases on samples, one record replaced: the curve by quadrature, to ten digits of delta(0).
 
 With the density of all losses but one (densities.py) and delta_1, the closed form of the last,
 
@@ -22,8 +22,8 @@ from hush.accounting.crossing import Curve, certified_root
 from hush.accounting.densities import SUMS, Density, Loss, Panels, convolved, sub_panels
 from hush.accounting.losses import Array, GaussianPair, Pair, Uniform
 
-_MOST_STEPS = 9
-_FEWEST, _MOST_PANELS, _FEWER_PANELS = 5, 50, 40  # up to five steps, and beyond: convolutions cost their square
+_MOST_PANELS = {5: 50, 9: 46, 16: 36, 32: 29}  # up to so many steps: convolutions cost their square
+_MOST_STEPS = max(_MOST_PANELS)
 _DEEPEST = 1e-4  # of delta(0): below, what is lost to rounding counts
 _MISSED = 1e-16
 _ORDERS = np.geomspace(0.5, 1000, 60)  # over the largest loss
@@ -60,7 +60,7 @@ def curve(steps: Sequence[tuple[Pair, int]]) -> Curve | None:
     loss = loss_of(pair)
     nothing = math.exp(float(single.curve(pair)(np.zeros(1))[1][0]))
     missed = _MISSED * nothing / (1 + math.exp(float(loss.log_density(np.zeros(1))[0]))) / count
-    most = _MOST_PANELS if count <= _FEWEST else _FEWER_PANELS
+    most = next(panels for steps, panels in _MOST_PANELS.items() if count <= steps)
     panels = Panels.of(loss, count - 1, _reach(loss, count - 1, missed), missed, most)
     if panels is None:
         return None
