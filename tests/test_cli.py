@@ -11,14 +11,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import pytest
 import typer
 
 from hush import __version__, cli
 from hush.accounting import Bounds, Gaussian, Projected
 from hush.cli.options import parse_epochs, parse_number, parse_rate, parse_whole
-from hush.cli.printing import down, up
 from hush.cli.run import Rate, Run, Sampling, count_steps
+from hush.digits import down, number, power, up
 
 MNIST = ["--rate", "256/60000", "--noise", "1.3", "--epochs", "15"]
 SMALL = ["--rate", "0.1", "--noise", "2", "--steps", "10"]
@@ -221,7 +222,7 @@ def test_comparison_marks_approximations_and_no_bound_beats_the_certificate(caps
 def test_people_read_the_promise_the_relation_and_the_steps(capsys: pytest.CaptureFixture[str]) -> None:
     text = tell(capsys, "epsilon", *MNIST, "--delta", "1e-5")
     for phrase in (
-        "epsilon <= 0.8645402 at delta = 1e-05",
+        "epsilon <= 0.8645402 at delta = 1e-5",
         "Add or remove any one record",
         "3,516 steps",
         "add/remove one record",
@@ -251,6 +252,46 @@ def test_printed_bounds_are_rounded_to_the_safe_side() -> None:
     assert up(1.23456e-9, 3) == "1.24e-9"
     assert up(9.9999, 3) == "10.00"
     assert (up(0.0), up(math.inf)) == ("0", "infinity")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1e-5, "1e-5"),
+        (1e-4, "0.0001"),
+        (0.25, "0.25"),
+        (3.0, "3"),
+        (1e6, "1000000"),
+        (1e9, "1e9"),
+        (1.5e-300, "1.5e-300"),
+    ],
+)
+def test_numbers_are_written_in_one_way_and_to_their_last_digit(value: float, text: str) -> None:
+    assert number(value) == text
+    assert up(value, 3).count("e") == text.count("e")
+    assert "e+" not in up(value)
+    assert "e-0" not in up(value)
+
+
+@pytest.mark.parametrize("exponent", ["0", "0.8646", "1.068", "13.69", "1e-5", "700"])
+def test_a_power_beside_its_exponent_is_no_less_than_the_power_of_what_is_printed(exponent: str) -> None:
+    told = mpmath.mpf(up(power(exponent), 4))
+    with mpmath.workdps(50):
+        truth = mpmath.exp(mpmath.mpf(exponent))
+    assert truth <= told <= truth * mpmath.mpf("1.0011")
+
+
+def test_the_factor_of_a_promise_is_that_of_the_printed_epsilon(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "more than e^0.8646 <= 2.375 times" in tell(capsys, "epsilon", *MNIST, "--delta", "1e-5")
+    assert "more than e^0 = 1 times" in tell(capsys, "delta", *SMALL, "--epsilon", "0")
+
+
+def test_an_approximation_that_says_nothing_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    wild = ["--rate", "0.1", "--noise", "0.05", "--steps", "100", "--delta", "1e-5"]
+    assert ask(capsys, "epsilon", *wild)["epsilon_clt"] > 1e4
+    text = tell(capsys, "epsilon", *wild)
+    assert "says nothing here" in text
+    assert "epsilon ~" not in text
 
 
 # Refusing

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hush import Normalised, PerLayer, Plan, Private
+from hush import Normalised, PerLayer, Plan, Private, digits
 from hush.cli import main
-from hush.experiments import alone, architectures, digits, pictures, results, runner, speed, tasks, training
+from hush.experiments import alone, architectures, pictures, results, runner, speed, tasks, training
 from hush.experiments.accounts import ACCOUNTS, Check, Found
 from hush.experiments.coordinates import Coordinates
 from hush.experiments.keeper import Keeper, OutOfTimeError
@@ -698,7 +698,7 @@ def test_a_quick_row_says_on_how_little_it_was_trained(tmp_path, capsys, monkeyp
 
 def test_upper_ends_are_printed_rounded_up_and_what_was_typed_as_it_was():
     assert (digits.up(28.046, 3), digits.up(12.7494, 3), digits.up(0.3216, 3)) == ("28.1", "12.8", "0.322")
-    assert (digits.up(9.996, 3), digits.up(5.0, 3), digits.up(1234.2)) == ("10.00", "5.00", "1235")
+    assert (digits.up(9.996, 3), digits.up(5.0, 3), digits.up(1234.2, 4)) == ("10.00", "5.00", "1235")
     assert (digits.ceiling(0.86441, 4), digits.ceiling(0.83, 4), digits.ceiling(3.0, 4)) == (
         "0.8645",
         "0.8300",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 
@@ -200,6 +201,16 @@ def test_the_words_never_promise_less_epsilon_than_is_certified() -> None:
     plan = Plan(**MNIST, noise_multiplier=1.3, delta=1e-5)
     promised = float(str(plan).split("Promise: (")[1].split(",")[0])
     assert plan.promise().upper <= promised <= plan.promise().upper * 1.001
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 1.7, 2.3, 5.1, 40.0])
+def test_the_words_never_say_an_attacker_is_right_less_often_than_one_is(noise: float) -> None:
+    """Without sampling the best attacker is right Phi(mu/2) of the time."""
+    plan = Plan(records=100, batch=100, steps=4, noise_multiplier=noise, delta=1e-5)
+    told = re.search(r"right at most ([\d.]+)% of the time", str(plan))
+    assert told is not None
+    truth = 50 * (1 + math.erf(2 / noise / 2 / math.sqrt(2)))
+    assert truth <= float(told[1]) <= min(100, truth + 0.1)
 
 
 def test_a_plan_is_made_without_torch() -> None:

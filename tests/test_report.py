@@ -114,7 +114,8 @@ def test_the_page_says_what_it_has_to(run: Path) -> None:
         "columns, first look",
         "Scores on the hold-out",
         "the option --secure does both",
-        "is epsilon at most",
+        "This is the privacy loss at most",
+        "by more than k times epsilon, at the same delta",
         "16 (",
     ):
         assert words in text, words

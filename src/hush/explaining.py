@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hush.accounting import ADD_REMOVE
+from hush.digits import ceiling, number, short
 from hush.sampling import Poisson, Uniform
 
 if TYPE_CHECKING:
@@ -36,26 +37,20 @@ def _computation(plan: Plan) -> str:
 def _promise(plan: Plan) -> str:
     upper = plan.promise().upper
     change = "adding or removing" if plan.neighbours is ADD_REMOVE else "replacing"
-    advantage = plan.mechanism.advantage().upper
+    right = ceiling(min(100.0, 50 + 50 * plan.mechanism.advantage().upper), 1)
     return (
-        f"Promise: ({_rounded_up(upper)}, {plan._delta:g})-differential privacy for {change} one {plan.unit}, "
+        f"Promise: ({short(upper)}, {number(plan._delta)})-differential privacy for {change} one {plan.unit}, "
         f"certified ({plan.mechanism.tag} account). "
-        f"Whoever guesses whether one {plan.unit} took part is right at most {50 + 50 * advantage:.1f}% of the time."
+        f"Whoever guesses whether one {plan.unit} took part is right at most {right}% of the time."
     )
 
 
 def _price(plan: Plan) -> str:
     def cost(steps: int, noise: float) -> str:
         scaled = plan._with_noise(plan.noise_multiplier * noise) if noise != 1 else plan._of_steps(steps)
-        return _rounded_up(scaled.epsilon(plan._delta).upper)
+        return short(scaled.epsilon(plan._delta).upper)
 
     return (
         f"To change it: half the steps would cost epsilon {cost(max(plan.steps // 2, 1), 1)}, twice the steps "
         f"{cost(2 * plan.steps, 1)}, half the noise {cost(plan.steps, 0.5)}, twice the noise {cost(plan.steps, 2)}."
     )
-
-
-def _rounded_up(epsilon: float) -> str:
-    """Four digits, never below the bound."""
-    text = f"{epsilon:.4g}"
-    return text if float(text) >= epsilon else f"{epsilon * (1 + 5e-4):.4g}"

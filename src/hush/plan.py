@@ -21,6 +21,7 @@ from hush import projections as projecting
 from hush.accounting import Bounds, Gaussian, Mechanism, Neighbours, Projected, calibrate, compose
 from hush.accounting.checks import check_positive, check_whole
 from hush.clipping import Clipping, Flat
+from hush.digits import number, short
 from hush.keys import Key
 from hush.sampling import Poisson, Sampler, Shuffled, Uniform, check_sampler
 from hush.schedules import Schedule
@@ -333,8 +334,9 @@ class Plan:
             if self.projections is not None:
                 raise ValueError(projecting.refusal(self, cost))
             raise ValueError(
-                f"{self.steps} steps with noise multiplier {noise:g} cost epsilon {cost:.4g} at delta "
-                f"{self.delta:g}, more than the target {self.epsilon:g}; leave one of the three out and it is found."
+                f"{self.steps} steps with noise multiplier {noise:g} cost epsilon {short(cost)} at delta "
+                f"{number(self.delta)}, more than the target {number(self.epsilon)}; leave one of the three out "
+                "and it is found."
             )
 
     def _with_noise(self, noise: float) -> Mechanism:

@@ -14,6 +14,7 @@ from hush.accounting import calibrate
 from hush.accounting.checks import check_whole
 from hush.accounting.mechanisms import Mechanism
 from hush.clipping import Flat, Normalised
+from hush.digits import short
 from hush.sampling import Poisson
 
 if TYPE_CHECKING:
@@ -122,4 +123,4 @@ def _target(plan: Plan) -> tuple[float, float]:
 
 
 def _words(epsilon: float) -> str:
-    return f"{epsilon:.4g}" if epsilon < 1e4 else "beyond 10000"
+    return short(epsilon) if epsilon < 1e4 else "beyond 10000"

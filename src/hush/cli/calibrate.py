@@ -22,8 +22,9 @@ from hush.cli.options import (
     SamplingOption,
     StepsOption,
 )
-from hush.cli.printing import down, facts, interval, print_answer, print_json, up
+from hush.cli.printing import facts, interval, print_answer, print_json
 from hush.cli.run import Rate, Run, Sampling, count, read_run
+from hush.digits import down, number, up
 
 
 class Find(StrEnum):
@@ -77,7 +78,7 @@ def command(
         Find.RATE: (f"sampling rate {down(float(run.rate or 1), 8)}", "largest"),
         Find.PROJECTIONS: (count(run.projections or 0, "projection"), "fewest"),
     }[find]
-    words = f"The {superlative} with a certified epsilon of at most {epsilon:g} at delta = {delta:g}."
+    words = f"The {superlative} with a certified epsilon of at most {number(epsilon)} at delta = {number(delta)}."
     print_answer(headline, words, facts(run, mechanism, "epsilon", certified, errors))
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from hush.cli.accountants import Row, others
 from hush.cli.options import DeltaOption, JsonOption, about_a_run
-from hush.cli.printing import down, interval, near, print_json, relation, trimmed, up
+from hush.cli.printing import interval, print_json, relation, trimmed
 from hush.cli.run import Run
+from hush.digits import down, near, number, up
 
 
 @about_a_run
@@ -36,14 +37,21 @@ def command(
 
     table = Table("accountant", "epsilon", "what it is", box=box.SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        number, meaning, style = {
+        shown, meaning, style = {
             "certified": (f"{down(row.lower)} to {up(row.epsilon)}", "certified: quote upper", "bold green"),
             "bound": (f"at most {up(row.epsilon, 5)}", "a bound", ""),
-            "approximation": (f"about {near(row.epsilon)}", "approx., not a bound", "yellow"),
+            "approximation": (_about(row.epsilon), "approx., not a bound", "yellow"),
         }[row.kind]
-        table.add_row(row.name, number, meaning, style=style)
+        table.add_row(row.name, shown, meaning, style=style)
     console = Console(highlight=False, markup=False)
     with trimmed(console):
         console.print(run.describe())
-        console.print(f"{relation(run, mechanism)}, {mechanism.tag}, delta = {delta:g}")
+        console.print(f"{relation(run, mechanism)}, {mechanism.tag}, delta = {number(delta)}")
         console.print(table)
+
+
+def _about(epsilon: float) -> str:
+    """An approximation, where it says anything."""
+    from hush.accounting.answers import EPSILON_LIMIT
+
+    return f"about {near(epsilon)}" if epsilon <= EPSILON_LIMIT else "says nothing here"

@@ -9,8 +9,9 @@ import typer
 
 from hush.cli.accountants import where_defined
 from hush.cli.options import JsonOption, about_a_run
-from hush.cli.printing import exponential, facts, interval, near, print_answer, print_json, promise, up
+from hush.cli.printing import facts, interval, print_answer, print_json, promise
 from hush.cli.run import Run
+from hush.digits import near, number, up
 
 
 @about_a_run
@@ -35,5 +36,5 @@ def command(
     rows = facts(run, mechanism, "delta", certified, errors)
     if mechanism.mu is None and clt is not None:
         rows["CLT"] = f"delta ~ {near(clt)}: an approximation, not a bound; don't quote it"
-    headline = f"delta <= {up(certified.upper)} at epsilon = {epsilon:g}"
-    print_answer(headline, promise(f"{epsilon:g}", up(certified.upper, 4), exponential(epsilon), run, mechanism), rows)
+    headline = f"delta <= {up(certified.upper)} at epsilon = {number(epsilon)}"
+    print_answer(headline, promise(number(epsilon), up(certified.upper, 4), run, mechanism), rows)

@@ -6,8 +6,9 @@ import math
 
 from hush.cli.accountants import paper_moments, where_defined
 from hush.cli.options import DeltaOption, JsonOption, about_a_run
-from hush.cli.printing import exponential, facts, interval, near, print_answer, print_json, promise, up
+from hush.cli.printing import facts, interval, print_answer, print_json, promise
 from hush.cli.run import Run
+from hush.digits import near, number, up
 
 
 @about_a_run
@@ -41,18 +42,23 @@ def command(
         return
     rows = facts(run, mechanism, "epsilon", certified, errors)
     if moments is not None:
-        tight = "true as well, but not as tight" if moments >= certified.upper else "all that is known beyond 10000"
+        tight = (
+            "true as well, but not as tight"
+            if moments >= certified.upper
+            else "a true bound where the certified answer ends, at 10,000"
+        )
         rows["moments"] = f"epsilon <= {up(moments, 5)} by the moments accountant: {tight}"
     if mechanism.mu is not None:
         rows["Gaussian"] = f"mu-GDP with mu = {up(mechanism.mu)}, exactly"
     elif clt is not None and mu is not None:
-        rows["CLT"] = f"epsilon ~ {near(clt)} (mu ~ {near(mu)}): an approximation, not a bound; don't quote it"
+        said = f"epsilon ~ {near(clt)} (mu ~ {near(mu)}): an approximation, not a bound; don't quote it"
+        rows["CLT"] = said if clt <= EPSILON_LIMIT else f"says nothing here: mu ~ {near(mu)} is too large for it"
     if remains is None:
-        headline = f"epsilon <= {up(certified.upper)} at delta = {delta:g}"
-        words = promise(up(certified.upper, 4), f"{delta:g}", exponential(certified.upper), run, mechanism)
+        headline = f"epsilon <= {up(certified.upper)} at delta = {number(delta)}"
+        words = promise(up(certified.upper, 4), number(delta), run, mechanism)
         print_answer(headline, words, rows)
     else:
         verdict = "exceeds" if certified.lower >= EPSILON_LIMIT else "may exceed"
-        headline = f"epsilon {verdict} {EPSILON_LIMIT:,.0f} at delta = {delta:g}: no protection worth the name"
+        headline = f"epsilon {verdict} {EPSILON_LIMIT:,.0f} at delta = {number(delta)}: no protection worth the name"
         words = f"Even at epsilon = {EPSILON_LIMIT:,.0f} a delta of {up(remains)} remains."
         print_answer(headline, words, rows, good=False)

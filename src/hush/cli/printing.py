@@ -1,4 +1,4 @@
-"""What people and machines see.  Numbers that bound privacy are rounded to the safe side: upper up, lower down."""
+"""What people and machines see; `hush.digits` rounds the numbers that bound privacy to the safe side."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from hush.cli.run import Run
+from hush.digits import down, power, up
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,11 +89,12 @@ def relation(run: Run, mechanism: Mechanism) -> str:
     return one if run.group == 1 else f"{one}, {run.group} times over"
 
 
-def promise(epsilon: str, delta: str, factor: float, run: Run, mechanism: Mechanism) -> str:
-    """(epsilon, delta)-DP in words: Pr[outcome] <= e^epsilon Pr'[outcome] + delta."""
+def promise(epsilon: str, delta: str, run: Run, mechanism: Mechanism) -> str:
+    """(epsilon, delta)-DP in words, of the numbers as printed: Pr[outcome] <= e^epsilon Pr'[outcome] + delta."""
     verb = "Replace" if mechanism.neighbours.value.startswith("replace") else "Add or remove"
     records = "one record" if run.group == 1 else f"{run.group} records"
-    known = f" <= {up(factor, 4)}" if factor < 1e6 else ""
+    factor = power(epsilon) if float(epsilon) < 700 else Decimal("infinity")
+    known = " = 1" if factor == 1 else f" <= {up(factor, 4)}" if factor < 10**6 else ""
     return f"{verb} any {records}: no outcome becomes more than e^{epsilon}{known} times as likely, plus {delta}."
 
 
@@ -104,41 +106,8 @@ def attacker(errors: Bounds, run: Run, mechanism: Mechanism) -> str:
         )
     else:
         guessed = f"whether {'one record was' if run.group == 1 else f'{run.group} records were'} used"
-    share = up(min(100.0, 100 - 50 * errors.lower), 4)
+    share = up(min(Decimal(100), 100 - 50 * Decimal(errors.lower)), 4)
     return (
         f"one who guesses {guessed}, knowing everything else, is right at most {share}% of the time, "
         "where guessing is right 50%"
     )
-
-
-# Numbers
-
-
-def exponential(exponent: float) -> float:
-    """e^exponent, infinite rather than too large."""
-    return math.exp(exponent) if exponent < 700 else math.inf
-
-
-def up(value: float, digits: int = 7) -> str:
-    """An upper bound in so many significant digits."""
-    return _significant(value, digits, ROUND_CEILING)
-
-
-def down(value: float, digits: int = 7) -> str:
-    """A lower bound in so many significant digits."""
-    return _significant(value, digits, ROUND_FLOOR)
-
-
-def near(value: float, digits: int = 4) -> str:
-    """An approximation in so many significant digits."""
-    return _significant(value, digits, ROUND_HALF_EVEN)
-
-
-def _significant(value: float, digits: int, rounding: str) -> str:
-    if math.isinf(value):
-        return "infinity"
-    exact = Decimal(value)
-    if exact.is_zero():
-        return "0"
-    rounded = exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits + 1), rounding=rounding)
-    return f"{rounded:f}" if -5 <= exact.adjusted() < 7 else f"{rounded:.{digits - 1}e}"

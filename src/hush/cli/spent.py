@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 from hush.cli.options import JsonOption
-from hush.cli.printing import down, print_answer, up
+from hush.cli.printing import print_answer
 from hush.cli.resume import RunArgument
 from hush.cli.trouble import told_plainly
+from hush.digits import down, number, up
 
 
 def command(run: RunArgument, as_json: JsonOption = False) -> None:
@@ -29,7 +30,7 @@ def command(run: RunArgument, as_json: JsonOption = False) -> None:
     if found.folder.ended.is_file():
         state = f"ended by its survey. {found.folder.ended.read_text(encoding='utf-8').strip()}"
     rows = {
-        "spent": f"{down(spent.lower)} <= epsilon <= {up(spent.upper)} at delta = {found.delta:g}",
+        "spent": f"{down(spent.lower)} <= epsilon <= {up(spent.upper)} at delta = {number(found.delta)}",
         "steps": f"{found.steps_charged} of {found.terms['steps']} charged",
         "survey": f"{len(found.terms['questions'])} questions asked of the data, with noise",
         "planned": f"epsilon <= {up(planned.upper)}: what holds if the run is stopped because of what it showed",
@@ -37,4 +38,4 @@ def command(run: RunArgument, as_json: JsonOption = False) -> None:
         "state": state,
     }
     quoted = spent.upper if found.finished else planned.upper
-    print_answer(f"quote epsilon <= {up(quoted, 4)} at delta = {found.delta:g}", str(found.spent), rows)
+    print_answer(f"quote epsilon <= {up(quoted, 4)} at delta = {number(found.delta)}", str(found.spent), rows)

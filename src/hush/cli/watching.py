@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hush.cli.printing import up
 from hush.cli.trouble import told_plainly
+from hush.digits import number, up
 from hush.runs.strength import delta_warning, strength
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _tell(session: Session, last: dict[str, Any], run: Path) -> None:
     if session.private.steps_done < plan.steps:
         rows["stopped"] = f"after {session.private.steps_done} of {plan.steps} steps: the budget was used up by a crash"
     print_answer(
-        f"epsilon <= {up(session.epsilon(), 4)} at delta = {plan.delta:g}",
+        f"epsilon <= {up(session.epsilon(), 4)} at delta = {number(plan.delta)}",
         f"{level.brief} for adding or removing one {plan.unit}; hush report {run} explains what that means. "
         "Another run on the same records costs again; --ledger FILE with --budget EPSILON keeps one budget "
         "for all of them.",

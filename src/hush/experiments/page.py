@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hush.digits import ceiling, up
 from hush.experiments import pictures, results
-from hush.experiments.digits import ceiling, up
 from hush.experiments.rows import Experiment, Row, read_all
 from hush.experiments.speed import Timing
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hush.digits import up
 from hush.experiments import results
-from hush.experiments.digits import up
 from hush.experiments.rows import Experiment, Row
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _in_words(row: Row, result: dict[str, Any]) -> str:
     if stated is not None:
         parts[0] += f" (the paper: {stated:g}{unit})"
     if "epsilon" in result:
-        parts.append(f"certified epsilon {up(result['epsilon'])}")
+        parts.append(f"certified epsilon {up(result['epsilon'], 4)}")
     return ", ".join(parts)
 
 

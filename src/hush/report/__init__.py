@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from hush.digits import number, short, up
 from hush.report import figures, page, words
 from hush.report.plots import Plot, write_plot
 from hush.runs.folder import read_json, write_text
@@ -54,9 +55,12 @@ def _public(found: Inspected) -> tuple[list[str], list[Plot]]:
     width = float((curve.upper - curve.lower).max())
     right = f"{words.right_at_most(curve):.1%}"
     headline = {
-        f"is epsilon at most, at delta = {found.delta:g}": words._shown(epsilon),
-        "of the time, at most, the best attacker is right, who starts from a coin toss": right,
-        "is protected for itself" + (", with all their rows" if found.unit == "user" else ""): f"each {found.unit}",
+        f"This is the privacy loss at most, at delta = {number(found.delta)}. 0 would be no loss at all.": (
+            f"epsilon {short(epsilon)}"
+        ),
+        "The best attacker is right at most so often about who took part. Guessing is right 50% of the time.": right,
+        f"The promise holds for each {found.unit}"
+        + (" with all their rows." if found.unit == "user" else " by itself."): f"one {found.unit}",
     }
     state = "" if found.finished else " The run isn't finished; this is what it will have spent at its end, at most."
     rows = [[f"{a.alarms:.1%}", f"{a.found:.1%}", f"{1 - a.found:.1%}"] for a in words.attacks(curve)]
@@ -71,7 +75,7 @@ def _public(found: Inspected) -> tuple[list[str], list[Plot]]:
         page.figure(
             tradeoff,
             "Every attack has a share of false alarms and a share of misses. No attack lies below the solid curve. "
-            f"Its certified band is at most {width:.1e} wide. The nearer to blind guessing, the better.",
+            f"Its certified band is at most {up(width, 2)} wide. The nearer to blind guessing, the better.",
         ),
         page.number_table(("false alarms", "finds at most", "misses at least"), rows),
         page.bullets(words.reading(found)),
@@ -101,7 +105,7 @@ def _public(found: Inspected) -> tuple[list[str], list[Plot]]:
                 "run": found.run,
                 "ledger's digest": found.ledger.head,
                 "releases": str(mechanism),
-                "budget": f"epsilon {found.terms['epsilon']:g} at delta {found.delta:g}",
+                "budget": f"epsilon {number(found.terms['epsilon'])} at delta {number(found.delta)}",
             }
         ),
     ]
@@ -114,7 +118,7 @@ def _survey(found: Inspected) -> list[str]:
     asked = found.terms["questions"]
     if asked:
         parts.append(page.heading("What was asked of the records, with noise"))
-        rows = [[q["name"], f"{q['noise_multiplier']:.4g}", f"{q['leak']:g}" if q["leak"] else "-"] for q in asked]
+        rows = [[q["name"], f"{q['noise_multiplier']:.4g}", number(q["leak"]) if q["leak"] else "-"] for q in asked]
         parts.append(page.number_table(("question", "noise multiplier", "threshold's delta"), rows))
     if found.folder.card.exists():
         card: dict[str, Any] = read_json(found.folder.card)

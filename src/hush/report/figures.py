@@ -10,6 +10,7 @@ import numpy as np
 
 from hush.accounting import Mechanism, compose
 from hush.accounting.errors import ErrorCurve
+from hush.digits import floor, number, short
 from hush.report.plots import Axis, Band, Line, Mark, Plot
 from hush.runs.inspecting import step_of
 from hush.tabular.survey import Question
@@ -21,7 +22,7 @@ def tradeoff_plot(curve: ErrorCurve, epsilon: float, delta: float) -> Plot:
     times = math.exp(min(epsilon, 700.0))  # more would overflow, and can't be told apart
     classical = np.maximum.reduce([1 - delta - times * alpha, (1 - delta - alpha) / times, 0 * alpha])
     best = int(np.argmin(alpha + curve.lower))
-    total = math.floor(curve.error_sum.lower * 1000) / 1000
+    total = floor(100 * curve.error_sum.lower, 1)
     return Plot(
         "tradeoff",
         "Trade-off curve: the least share of misses of any attacker against their share of false alarms.",
@@ -36,7 +37,7 @@ def tradeoff_plot(curve: ErrorCurve, epsilon: float, delta: float) -> Plot:
             Band("within an attacker's reach", alpha.tolist(), curve.lower.tolist(), (1 - alpha).tolist(), 0),
             Band("", alpha.tolist(), curve.lower.tolist(), curve.upper.tolist(), 0),
         ),
-        (Mark(float(alpha[best]), float(curve.lower[best]), f"both errors:\n{total:.1%} or more"),),
+        (Mark(float(alpha[best]), float(curve.lower[best]), f"both errors:\n{total}% or more"),),
     )
 
 
@@ -53,7 +54,7 @@ def delta_plot(mechanism: Mechanism, delta: float) -> Plot:
         Axis("delta", floor, 0.1, log=True),
         Axis("epsilon", 0, _ceiling([e for _, e in pairs] + [quoted])),
         (Line("", [d for d, _ in pairs], [e for _, e in pairs], 0),),
-        marks=(Mark(delta, quoted, f"quoted: {_up(quoted)} at {delta:g}"),),
+        marks=(Mark(delta, quoted, f"quoted: {short(quoted)} at {number(delta)}"),),
     )
 
 
@@ -71,7 +72,7 @@ def epochs_plot(terms: dict[str, Any], charged: int) -> Plot:
         "epsilon-epochs",
         "Epsilon spent against epochs of training; at epoch 0 stands what the survey of the data cost.",
         Axis("epochs", 0, max(charged * rate, rate)),
-        Axis(f"epsilon spent, at delta {delta:g}", 0, _ceiling(heights)),
+        Axis(f"epsilon spent, at delta {number(delta)}", 0, _ceiling(heights)),
         (Line("", [epoch for epoch, _ in points], heights, 0),),
         marks=(Mark(points[0][0], points[0][1], "survey of the data"),) if asked else (),
     )
@@ -141,7 +142,3 @@ def _ceiling(values: Sequence[float]) -> float:
     """A little above the largest."""
     largest = max((value for value in values if math.isfinite(value)), default=1.0)
     return max(largest, 1e-9) * 1.12
-
-
-def _up(value: float) -> str:
-    return f"{math.ceil(value * 1000 - 1e-6) / 1000:g}"

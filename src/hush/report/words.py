@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hush.accounting.errors import ErrorCurve
+from hush.digits import ceiling, number, short
 from hush.runs.folder import read_json
 from hush.runs.inspecting import Inspected
 from hush.runs.strength import delta_warning, factor, strength
@@ -28,12 +28,12 @@ class Attack:
 def attacks(curve: ErrorCurve) -> list[Attack]:
     """Power at a few false-alarm rates, rounded up to a tenth of a percent."""
     misses, _ = curve(np.array(ALARMS))
-    return [Attack(a, min(1.0, _up_to(1 - m, 1e-3))) for a, m in zip(ALARMS, misses.tolist(), strict=True)]
+    return [Attack(a, min(1.0, float(ceiling(1 - m, 3)))) for a, m in zip(ALARMS, misses.tolist(), strict=True)]
 
 
 def right_at_most(curve: ErrorCurve) -> float:
     """How often an attacker with even odds is right: 1 - (smallest sum of errors)/2, rounded up."""
-    return min(1.0, _up_to(1 - curve.error_sum.lower / 2, 1e-3))
+    return min(1.0, float(ceiling(1 - curve.error_sum.lower / 2, 3)))
 
 
 def promise(found: Inspected, curve: ErrorCurve, epsilon: float) -> list[str]:
@@ -42,18 +42,18 @@ def promise(found: Inspected, curve: ErrorCurve, epsilon: float) -> list[str]:
     right, five = right_at_most(curve), attacks(curve)[2]
     level = strength(right)
     return [
-        "This model was trained on records of people or things that are nobody else's business. It was trained so "
-        f"that {level.model.format(one=one)}. That isn't a hope about attackers or their "
-        "computers: it is a property of how the model was made, and it holds for every attacker, now and later.",
+        "This model was trained on records that must stay confidential. It was trained so that "
+        f"{level.model.format(one=one)}. This doesn't rest on assumptions about attackers or their computers: "
+        "it is a property of how the model was made, and it holds for every attacker, now and later.",
         f"Imagine the strongest attacker: they know everything but one {found.unit}, know how the model was trained, "
         f"and hold the published model. They want to know whether that {one} took part. Before they look, it is a "
         "coin toss, and they would be right half of the time. After everything that was published they are right at "
         f"most {right:.1%} of the time. An attacker who raises a false alarm in {five.alarms:.0%} of the cases finds "
         f"at most {five.found:.1%} of those who took part; by guessing blindly it would be {five.alarms:.0%}.",
-        f"In the usual numbers: ({_shown(epsilon)}, {found.delta:g})-differential privacy for adding or removing "
-        f"{one}. No outcome becomes more than e^{_shown(epsilon)} (at most {factor(epsilon)}) times as likely, up to a "
-        f"probability of {found.delta:g}. The curve below says more than these two numbers and is what the "
-        "statements above rest on.",
+        f"In the usual numbers: ({short(epsilon)}, {number(found.delta)})-differential privacy for adding or removing "
+        f"{one}. No outcome becomes more than e^{short(epsilon)} (at most {factor(float(short(epsilon)))}) times as "
+        f"likely, up to a probability of {number(found.delta)}. The curve below says more than these two "
+        "numbers and is what the statements above rest on.",
     ]
 
 
@@ -75,7 +75,7 @@ def reading(found: Inspected) -> list[str]:
     return [
         exact + " It is certified: computed with error bounds, and rounded against us.",
         f"The promise is for {found.unit}s. Whoever has several {found.unit}s in the data is protected less: "
-        "k of them about as by k times epsilon."
+        "k of them by more than k times epsilon, at the same delta."
         if found.unit == "record"
         else "The promise is for a user with all their rows, as the user column names them.",
         "The promise is about taking part. What the model says about everybody (that smoking harms) it also says "
@@ -127,11 +127,6 @@ def floating_point(found: Inspected) -> str:
     )
 
 
-def _up_to(value: float, unit: float) -> float:
-    """The next multiple of `unit` that isn't below."""
-    return math.ceil(value / unit - 1e-9) * unit
-
-
 def _steps(found: Inspected) -> str:
     """Planned, and where a crash made them differ, trained and charged."""
     planned, rate = int(found.terms["steps"]), float(found.terms["rate"])
@@ -139,12 +134,6 @@ def _steps(found: Inspected) -> str:
     if not found.finished or done == found.steps_charged == planned:
         return f"{planned:,} ({planned * rate:.4g} epochs)"
     return f"{done:,} trained ({done * rate:.4g} epochs), {found.steps_charged:,} charged, {planned:,} planned"
-
-
-def _shown(epsilon: float) -> str:
-    if math.isinf(epsilon):
-        return "infinity"
-    return f"{_up_to(epsilon, 1e-3):.4g}" if epsilon < 9 else f"{_up_to(epsilon, 1e-2):.2f}"
 
 
 def settings(found: Inspected) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hush.accounting import Gaussian, Mechanism, compose
+from hush.digits import number, short
 from hush.ledger import CorruptLedgerError, Ledger, RunSummary, Spent
 from hush.plan import Plan
 from hush.runs.folder import BOUND, Folder, digest, read_json
@@ -131,7 +132,7 @@ def same(one: Any, other: Any) -> bool:
 
 def _within(found: Inspected) -> Check:
     epsilon, spent = float(found.terms["epsilon"]), found.spent.epsilon(found.delta).upper
-    words = f"spent epsilon {spent:.4g} is within the promised {epsilon:g} at delta {found.delta:g}"
+    words = f"spent epsilon {short(spent)} is within the promised {number(epsilon)} at delta {number(found.delta)}"
     return Check(spent <= epsilon, words)
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+
+from hush.digits import number, power
 
 
 @dataclass(frozen=True)
@@ -56,19 +59,22 @@ def delta_warning(delta: float, units: int, unit: str, public: bool = True) -> s
     """
     if delta * units <= 1:
         return ""
-    many, advice = (f"{units:,} {unit}s", f"{1 / units:.1g}") if public else (f"number of {unit}s", "that")
+    many, advice = (
+        (f"{units:,} {unit}s", number(float(f"{1 / units:.1g}"))) if public else (f"number of {unit}s", "that")
+    )
     return (
-        f"delta = {delta:g} is above one over the {many}: the promise would allow publishing one of them outright. "
-        f"Choose it well below {advice}."
+        f"delta = {number(delta)} is above one over the {many}: the promise would allow publishing one of them "
+        f"outright. Choose it well below {advice}."
     )
 
 
 def factor(epsilon: float) -> str:
     """e^epsilon rounded up, with an exponent where it is large."""
-    if epsilon < 13:
-        return f"{math.ceil(math.exp(epsilon) * 10 - 1e-9) / 10:,.1f}"
     if math.isinf(epsilon):
         return "infinity"
-    exponent = math.floor(epsilon / math.log(10))
-    mantissa = math.ceil(10 ** (epsilon / math.log(10) - exponent) * 10) / 10
-    return f"{mantissa:.1f} x 10^{exponent}" if mantissa < 10 else f"1.0 x 10^{exponent + 1}"
+    whole = power(str(epsilon))
+    unit = Decimal(1).scaleb(max(whole.adjusted() - 1, -1) if epsilon >= 13 else -1)
+    rounded = whole.quantize(unit, ROUND_CEILING)
+    if epsilon < 13:
+        return f"{rounded:,}"
+    return f"{rounded.scaleb(-rounded.adjusted()):.1f} x 10^{rounded.adjusted()}"

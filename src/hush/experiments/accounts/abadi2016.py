@@ -8,8 +8,8 @@ import numpy as np
 
 from hush.accounting import Gaussian, classical
 from hush.accounting import moments as ma
+from hush.digits import ceiling
 from hush.experiments.accounts.found import BLUE, GREEN, GREY, Check, Found, Table, panels, save
-from hush.experiments.digits import ceiling
 
 RATE, NOISE, DELTA = 0.01, 4.0, 1e-5
 

@@ -16,6 +16,7 @@ from scipy.special import ndtr
 from hush.accounting import Gaussian, Mechanism, calibrate, limits
 from hush.accounting import moments as ma
 from hush.accounting import tradeoff as f
+from hush.digits import ceiling, floor
 from hush.experiments.accounts.found import (
     BLUE,
     GREEN,
@@ -29,7 +30,6 @@ from hush.experiments.accounts.found import (
     save,
     whole_epochs,
 )
-from hush.experiments.digits import ceiling, floor
 
 MNIST = 256 / 60_000
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from hush.accounting import Gaussian, Projected
+from hush.digits import up
 from hush.experiments.accounts.found import BLUE, Found, Table, panels, plain_numbers, save
-from hush.experiments.digits import up
 
 SETTINGS = ((60_000, 256, 1.3), (25_000, 64, 0.5))
 COUNTS = (1, 4, 10, 30, 100)
@@ -28,13 +28,13 @@ def figure8(folder: Path) -> Found:
             upper = [(Projected(noise, count).poisson(rate) * t).epsilon(1e-5).upper for t in steps]
             if math.isfinite(upper[-1]):
                 axis.semilogy(epochs, upper, color=BLUE, alpha=shade, label=f"r = {count}")
-            cells.append(up(upper[-1]) if math.isfinite(upper[-1]) else "above 10,000")
+            cells.append(up(upper[-1], 4) if math.isfinite(upper[-1]) else "above 10,000")
         exact = [(Gaussian(noise).poisson(rate) * t).epsilon(1e-5).upper for t in steps]
         axis.semilogy(epochs, exact, color="black", label="exact norms")
         axis.set(xlabel="epochs", ylabel="epsilon at delta 1e-5", xticks=epochs)
         plain_numbers(axis.yaxis)
         axis.set_title(f"N = {records}, B = {batch}, sigma = {noise}; r = 1 lies above", fontsize=9)
-        rows.append((f"N = {records}, B = {batch}, sigma = {noise}", *cells, up(exact[-1])))
+        rows.append((f"N = {records}, B = {batch}, sigma = {noise}", *cells, up(exact[-1], 4)))
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     table = Table(
         "Figure 8, epsilon after five epochs",

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from hush.accounting import Gaussian, classical, limits
 from hush.accounting import moments as ma
 from hush.accounting import tradeoff as f
+from hush.digits import ceiling
 from hush.experiments.accounts.found import (
     BLUE,
     GREEN,
@@ -24,7 +25,6 @@ from hush.experiments.accounts.found import (
     panels,
     save,
 )
-from hush.experiments.digits import ceiling
 
 MNIST = ((1.3, 15, 95.0), (1.1, 60, 96.6), (0.7, 45, 97.0))
 """Noise, epochs and accuracy of Figure 7's three experiments: m = 256 of n = 60,000."""

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from hush.accounting import Bounds, Gaussian, Mechanism, compose
 from hush.accounting.checks import check_positive
+from hush.digits import number, short
 from hush.methods.selection import costs
 from hush.methods.selection.runs import Every, Runs
 from hush.plan import Plan
@@ -188,9 +189,11 @@ class Search:
 
     def __str__(self) -> str:
         costs_of = sorted(mechanism.epsilon(self.delta).upper for mechanism in set(self.each))
-        span = f"{costs_of[0]:.4g}" if len(costs_of) == 1 else f"{costs_of[0]:.4g} to {costs_of[-1]:.4g}"
+        span = " to ".join(dict.fromkeys((short(costs_of[0]), short(costs_of[-1]))))
         scored = "on public data" if isinstance(self.score, Public) else "on private records, with noise"
-        promise = f"({self.promise().upper:.4g}, {self.delta:g})-differential privacy for {self.mechanism.relation}"
+        promise = (
+            f"({short(self.promise().upper)}, {number(self.delta)})-differential privacy for {self.mechanism.relation}"
+        )
         return (
             f"{len(self.candidates)} candidates, {self.runs}, scored {scored}; the best is published.\n"
             f"Promise: {promise}, certified; one run alone costs epsilon {span}."
