@@ -101,14 +101,18 @@ def test_one_release_is_answered_narrowly_at_once_at_any_depth(release: Mechanis
 
 @pytest.mark.parametrize(("noise", "rate"), [(0.1, 1e-4), (0.5, 0.01), (2.0, 0.3)])
 @pytest.mark.parametrize("count", [100, 10**6])
-def test_the_rounding_of_a_transform_is_less_than_what_is_claimed(noise: float, rate: float, count: int) -> None:
+@pytest.mark.parametrize("spacing", [0.0, 0.37, -0.37], ids=["one by one", "on a line", "on a line downwards"])
+def test_the_rounding_of_a_transform_is_less_than_what_is_claimed(
+    noise: float, rate: float, count: int, spacing: float
+) -> None:
     mp.mp.dps = 40
     grid = transform.covering_grid(Step(rate, noise, count), 1e-12)
-    powers = 1.7 + 1j * np.array([0.0, 0.9, 25.0])
-    found = transform.excess(grid, powers)
+    powers = 1.7 + 1j * (spacing * np.arange(90.0) if spacing != 0 else np.array([0.0, 0.9, 25.0]))
+    found = transform.excess(grid, powers, 0.0, spacing)
     claimed = transform.rounding(grid, 1.7, np.abs(powers))
     p, sigma = mp.mpf(rate), mp.mpf(noise)
-    for k, power in enumerate(powers):
+    for k in (0, 1, 2) if spacing == 0 else (1, 38, 89):
+        power = powers[k]
         r, total = mp.mpc(power.real, power.imag), mp.mpf(0)
         for j in range(grid.size):
             x = mp.mpf(grid.left) + mp.mpf(grid.spacing) * (j + mp.mpf(1) / 2)

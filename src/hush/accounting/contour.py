@@ -136,11 +136,11 @@ def _wide_enough(grid: Grid, direction: int, tilt: float) -> Grid:
     return Grid(grid.step, left, (right - left) / size, size)
 
 
-def _cut_excess(grid: Grid, powers: Numbers, scale: float = 0.0) -> Numbers:
+def _cut_excess(grid: Grid, powers: Numbers, scale: float = 0.0, spacing: float = 0.0) -> Numbers:
     """E[g^r; x in the interval] - 1: the excess, less what 1 + r (g-1) has outside the interval; over e^scale."""
     absent, present = transform.tail_masses(grid.step, grid.left, grid.right)
     cut = absent + powers * grid.step.rate * (present - absent)
-    result: Numbers = transform.excess(grid, powers, scale) - (cut if scale == 0 else cut * np.exp(-scale))
+    result: Numbers = transform.excess(grid, powers, scale, spacing) - (cut if scale == 0 else cut * np.exp(-scale))
     return result
 
 
@@ -186,15 +186,24 @@ def _height(task: Problem, c: float, value: float, spacing: float, log_negligibl
     power = float(task.power(c))
     grids = standing(task.grids)
     sizes = [float(_log_mean(grid, np.array([power]))[0]) for grid, _ in grids]
-    height = 8 * spacing
-    while height < _MOST_NODES * spacing * 1.4:
+
+    def is_high_enough(height: float) -> bool:
         log_tail = 0.5 * task.gaussian * (c * (c + 1) - height**2) - value
         for (grid, share), size in zip(grids, sizes, strict=True):
             log_tail += share * grid.step.count * transform.log_decay(grid, power, height, size)
-        if log_tail < log_negligible:
-            return height
-        height *= 1.4
-    return np.inf
+        return bool(log_tail < log_negligible)
+
+    heights = 8 * spacing * 1.4 ** np.arange(math.ceil(math.log(_MOST_NODES / 8, 1.4)) + 1)
+    few, many = 0, 4
+    while many < heights.size and not is_high_enough(float(heights[many])):
+        few, many = many + 1, 2 * many
+    while few < many:
+        middle = (few + many) // 2
+        if middle == heights.size or is_high_enough(float(heights[middle])):
+            many = middle
+        else:
+            few = middle + 1
+    return float(heights[few]) if few < heights.size else np.inf
 
 
 def _evaluate(
@@ -215,7 +224,7 @@ def _evaluate(
         fine = grid.refined(min(widest, grid.spacing))
         if fine.size * count > _MOST_TERMS:
             return None
-        excess = np.asarray(_cut_excess(fine, powers, scale), dtype=complex)
+        excess = np.asarray(_cut_excess(fine, powers, scale, powers[1].imag), dtype=complex)
         step_error = np.exp(wanted) + transform.end_sizes(fine, real_power, height, shift, scale)
         step_error = step_error + transform.rounding(fine, real_power, np.abs(powers), scale)
         modulus = np.abs(np.exp(-scale) + excess)

@@ -22,7 +22,8 @@ where R(b) bounds the integral of the modulus along x +- ib.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -41,6 +42,7 @@ _SERIES_RADIUS = 0.5
 _FEW_STEPS = 200_000
 _TERMS, _FEWER_TERMS = 19, 15
 _FACTORIALS = np.cumprod(np.arange(1.0, 2 + _TERMS))[1:]
+_BLOCK = 16
 _LARGEST = 600.0
 """log of an E[g^r] that is a floating-point number with room to spare."""
 
@@ -63,6 +65,7 @@ class Grid:
     left: float
     spacing: float
     size: int
+    _moved: dict[float, tuple[Array, Array]] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def nodes(self) -> Array:
@@ -88,6 +91,20 @@ class Grid:
     @cached_property
     def weight(self) -> Array:
         return np.asarray(np.exp(self.log_weight))
+
+    @cached_property
+    def hit(self) -> Array:
+        """w = p e^u/g(x), the posterior chance that x is a hit."""
+        return np.asarray(np.exp(np.log(self.step.rate) + self.exponent - self.loss))
+
+    def moved(self, shift: float) -> tuple[Array, Array]:
+        """log |g(x + i shift)| and arg g(x + i shift) at the nodes, |shift| < pi sigma; computed once."""
+        if shift not in self._moved:
+            angle = shift / self.step.noise  # g(x + ib) = g(x) (1 - w + w e^{i angle})
+            real, imaginary = 1 - self.hit * (1 - np.cos(angle)), self.hit * np.sin(angle)
+            change = 0.5 * np.log(np.maximum(real * real + imaginary * imaginary, 1e-300))
+            self._moved[shift] = self.loss + change, np.arctan2(imaginary, real)
+        return self._moved[shift]
 
     def refined(self, spacing: float) -> Grid:
         """The same interval with nodes at most `spacing` apart."""
@@ -184,10 +201,11 @@ def overflows(grid: Grid, powers: Array) -> NDArray[np.bool_]:
     return large
 
 
-def excess(grid: Grid, powers: Numbers, scale: float = 0.0) -> Numbers:
+def excess(grid: Grid, powers: Numbers, scale: float = 0.0, spacing: float = 0.0) -> Numbers:
     """Sum over the nodes of g^r - 1 - r (g-1), for each power r (real or complex), divided by e^scale.
 
     (With a scale the last two are next to nothing beside the first, or nothing: far less than rounding takes.)
+    Powers that follow each other on a line Re r = a at such a `spacing`, the first of them real, take far less time.
     """
     loss, log_weight, weight = grid.loss, grid.log_weight, grid.weight
     near = _near(grid, float(np.max(np.abs(powers))))
@@ -198,10 +216,28 @@ def excess(grid: Grid, powers: Numbers, scale: float = 0.0) -> Numbers:
         result += (series[:-1] - powers * series[-1]) * np.exp(-scale)
     if far.any():
         with np.errstate(over="ignore"):
-            tilted = np.exp(np.multiply.outer(powers, loss[far]) + (log_weight[far] - scale))
+            if spacing != 0:
+                tilted = np.exp(powers[0].real * loss[far] + (log_weight[far] - scale))
+                result += _turned_sums(tilted, loss[far], spacing, len(powers))
+            else:
+                result += np.exp(np.multiply.outer(powers, loss[far]) + (log_weight[far] - scale)).sum(axis=-1)
         rest = weight[far].sum() + powers * _weighted_ratio(grid, far).sum()
-        result += tilted.sum(axis=-1) - (rest if scale == 0 else rest * np.exp(-scale))
+        result -= rest if scale == 0 else rest * np.exp(-scale)
     return result
+
+
+def _turned_sums(weights: Array, loss: Array, spacing: float, count: int) -> Complex:
+    """The sums over nodes of weight e^(i k spacing loss), k = 0, 1, ..: each a product of two of few such numbers.
+
+    Sums of 16 products are added up in pairs.
+    """
+    columns = math.isqrt(count) + 1
+    rows, blocks = -(-count // columns), -(-len(loss) // _BLOCK)
+    loss, weights = (np.append(each, np.zeros(blocks * _BLOCK - len(each))) for each in (loss, weights))
+    turns = np.exp(1j * np.multiply.outer(loss, spacing * np.arange(columns)))
+    leaps = np.exp(1j * np.multiply.outer(spacing * columns * np.arange(rows), loss)) * weights
+    sums = leaps.reshape(rows, blocks, _BLOCK).transpose(1, 0, 2) @ turns.reshape(blocks, _BLOCK, columns)
+    return np.asarray(np.ascontiguousarray(sums.reshape(blocks, -1).T).sum(axis=1)[:count])
 
 
 def _weighted_ratio(grid: Grid, where: NDArray[np.bool_]) -> Array:
@@ -228,37 +264,24 @@ def rounding(grid: Grid, real_power: float, sizes: Array, scale: float = 0.0) ->
     """A bound on the floating-point error of `excess` on the line Re r = real_power, |r| = sizes.
 
     In units of 4 u.  A node's loss l is off by 4 |l| and by |dl/du| times what u is off (`exponent_doubt`).  The
-    argument r l + log weight of its exponential is off by r times that, by 1 |r l| for two operations, and by
-    1 |log weight|; the exponential by 1; a pairwise sum of n terms by (22 + log2(n/128)) u, less than 6 for any n here.
+    argument r l + log weight of its exponential is off by r times that, by 2 |r l| for four operations on each of its
+    turns, and by 1 |log weight|; the exponential by 1, and two turns and their products by 3; sums of 16 products by 7,
+    and of n in pairs by (22 + log2(n/128)) u, less than 6 for any n here.
     The same in the sums of weights and of g - 1, and 1 |scale| where there is one.  By the series,
     |e^z - 1 - z| <= 0.6 |z|^2 with a slope of at most 1.3 |z|, all but what u is off is less than 60 |z|^2.
     """
     loss, weight = np.abs(grid.loss), grid.weight
     near = _near(grid, float(np.max(sizes)))
     far = ~near
-    share = np.exp(np.minimum(np.log(grid.step.rate) + grid.exponent - grid.loss, 0.0))
-    off = share * exponent_doubt(grid.nodes, grid.step.noise)
+    off = np.minimum(grid.hit, 1.0) * exponent_doubt(grid.nodes, grid.step.noise)
     quadratic = float((weight[near] * loss[near] * (60 * loss[near] + 1.3 * off[near])).sum())
     with np.errstate(over="ignore"):
         tilted = np.exp(real_power * grid.loss[far] + (grid.log_weight[far] - scale))
         ratio = np.exp(grid.loss[far] + grid.log_weight[far])
-    constant = float((tilted * (8 + scale + np.abs(grid.log_weight[far]))).sum() + 8 * weight[far].sum())
-    linear = float((tilted * (5 * loss[far] + off[far])).sum() + 16 * np.abs(_weighted_ratio(grid, far)).sum())
+    constant = float((tilted * (18 + scale + np.abs(grid.log_weight[far]))).sum() + 8 * weight[far].sum())
+    linear = float((tilted * (6 * loss[far] + off[far])).sum() + 16 * np.abs(_weighted_ratio(grid, far)).sum())
     linear += float((ratio * off[far]).sum())
     return 4 * UNIT_ROUNDOFF * (constant + sizes * linear + (sizes + sizes**2) * quadratic)
-
-
-def modulus_and_angle(grid: Grid, shift: float) -> tuple[Array, Array]:
-    """log |g(x + i shift)| and arg g(x + i shift) at the nodes, |shift| < pi sigma."""
-    angle = shift / grid.step.noise
-    rate = grid.step.rate
-    # g(x + ib) = g(x) (1 - w + w e^{i angle}) with w = p e^u / g(x), the posterior chance that x is a hit.
-    hit = np.exp(np.log(rate) + grid.exponent - grid.loss)
-    real = 1 - hit * (1 - np.cos(angle))
-    imaginary = hit * np.sin(angle)
-    return grid.loss + 0.5 * np.log(np.maximum(real * real + imaginary * imaginary, 1e-300)), np.arctan2(
-        imaginary, real
-    )
 
 
 def shifts(grid: Grid) -> Array:
@@ -268,7 +291,7 @@ def shifts(grid: Grid) -> Array:
 
 def log_integral_along(grid: Grid, shift: float, real_power: float, height: float, sign: int) -> float:
     """log of the trapezoidal sum of |g|^a exp(sign * height * |arg g|) |phi| along x + i shift."""
-    modulus, angle = modulus_and_angle(grid, shift)
+    modulus, angle = grid.moved(float(shift))
     return 0.5 * shift * shift + _log_sum(real_power * modulus + sign * height * np.abs(angle) + grid.log_weight)
 
 
@@ -284,7 +307,7 @@ def cell_allowance(grid: Grid, modulus: Array, slope: float) -> Array:
 
 def _log_bound_along(grid: Grid, shift: float, real_power: float, height: float) -> float:
     """A proved upper bound of the integral that `log_integral_along` sums, with sign +1."""
-    modulus, angle = modulus_and_angle(grid, shift)
+    modulus, angle = grid.moved(float(shift))
     allowance = cell_allowance(grid, modulus, abs(real_power) + height)
     terms = real_power * modulus + height * np.abs(angle) + grid.log_weight + allowance
     return 0.5 * shift * shift + _log_sum(terms)
@@ -367,10 +390,12 @@ def log_decay(grid: Grid, real_power: float, height: float, log_size: float) -> 
     # For many steps the best shift is small: exp(b^2/2 - height b E[l']) is least at b = height E[l'].
     tilted = real_power * grid.loss + grid.log_weight
     tilted = np.exp(tilted - tilted.max())
-    slope = float(tilted @ np.exp(np.log(grid.step.rate) + grid.exponent - grid.loss) / tilted.sum()) / noise
+    slope = float(tilted @ grid.hit / tilted.sum()) / noise
     small = np.array([0.1, 0.3, 0.6, 1.0]) * height * slope
-    for shift in np.concatenate([small[small < 0.5 * noise], shifts(grid)]):
-        moved = log_integral_along(grid, shift, real_power, height, -1)
+    tried = np.concatenate([small[small < 0.5 * noise], shifts(grid)]).tolist()
+    for moved, shift in sorted((log_integral_along(grid, shift, real_power, height, -1), shift) for shift in tried):
+        if moved >= best:
+            break
         # with |y| <= b, or |y| + b <= pi sigma/2, the sum of arg g at b + y and at b - y is not negative
         second = min(0.9 * (np.pi * noise - shift), max(shift, 0.5 * np.pi * noise - shift), 6.0)
         if real_power >= 0:
@@ -379,7 +404,7 @@ def log_decay(grid: Grid, real_power: float, height: float, log_size: float) -> 
             second = min(
                 second, 2.0 * noise - 0.5 * shift, 9.0 / np.sqrt(1 + abs(real_power) * grid.step.rate / noise**2)
             )
-            modulus, _ = modulus_and_angle(grid, shift + second)
+            modulus, _ = grid.moved(float(shift + second))
             terms = real_power * modulus + grid.log_weight + cell_allowance(grid, modulus, abs(real_power))
             size_there = _log_sum(terms)
         log_error = np.log(2) + size_there + 0.5 * (shift**2 + second**2) - 2 * np.pi * second / grid.spacing
