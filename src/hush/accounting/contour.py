@@ -196,13 +196,10 @@ def _height(task: Problem, c: float, value: float, spacing: float, log_negligibl
     heights = 8 * spacing * 1.4 ** np.arange(math.ceil(math.log(_MOST_NODES / 8, 1.4)) + 1)
     few, many = 0, 4
     while many < heights.size and not is_high_enough(float(heights[many])):
-        few, many = many + 1, 2 * many
+        few, many = many + 1, min(2 * many, heights.size)
     while few < many:
         middle = (few + many) // 2
-        if middle == heights.size or is_high_enough(float(heights[middle])):
-            many = middle
-        else:
-            few = middle + 1
+        few, many = (few, middle) if is_high_enough(float(heights[middle])) else (middle + 1, many)
     return float(heights[few]) if few < heights.size else np.inf
 
 
