@@ -8,7 +8,9 @@ import mpmath
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import ndtr, ndtri
 
+from hush.accounting import Gaussian
 from hush.accounting import tradeoff as t
 
 LEVELS = np.linspace(0, 1, 401)
@@ -408,6 +410,14 @@ def test_limits_of_the_gaussian_are_total() -> None:
 def test_wrong_input_is_refused_in_one_sentence(mistake) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=r"^[A-Z\(a-z][^\n]*\.$"):
         mistake()
+
+
+def test_a_drawn_lower_bound_of_few_points_is_below_the_curve_between_them_too() -> None:
+    """A chord between two points of a convex curve lies above it: here by 0.04."""
+    line = Gaussian(1.0).tradeoff(10).plot().lines[1]
+    alpha, drawn = np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)
+    dense = np.linspace(0.0, 1.0, 1001)
+    assert np.all(np.interp(dense, alpha, drawn) <= ndtr(-ndtri(dense) - 1.0) + 1e-12)
 
 
 def test_a_plot_shows_each_function(monkeypatch: pytest.MonkeyPatch) -> None:

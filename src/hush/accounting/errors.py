@@ -180,6 +180,14 @@ class ErrorCurve:
         rest = np.where(levels < 0.5, np.minimum(1 - levels + _LAST_PLACES, 1.0), 1 - levels)  # exact from 1/2 on
         return np.clip(low, 0.0, 1 - levels), np.clip(np.maximum(high, low), 0.0, rest)
 
+    def drawn(self) -> tuple[Array, Array, Array]:
+        """Type I errors and bounds on the type II error that may be joined by straight lines.
+
+        A chord between two points of the lower bound, which is convex, would promise more: its corners are among them.
+        """
+        alpha = np.unique(np.concatenate([self.alpha, self.below.vertices()[0], self.above.vertices()[0]]))
+        return alpha, *self(alpha)
+
     @property
     def advantage(self) -> Bounds:
         """The largest true minus false positive rate."""

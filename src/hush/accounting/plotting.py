@@ -25,8 +25,9 @@ def plot_errors(curve: ErrorCurve, axes: Axes | None = None, label: str | None =
         axes = plt.figure(figsize=(5.6, 5.2), layout="constrained").add_subplot()
     options: dict[str, Any] = {"color": BLUE, "linewidth": 2.2} | style
     axes.plot([0, 1], [1, 0], color=GREY, linewidth=1, linestyle=(0, (4, 3)), label="perfect privacy")
-    axes.fill_between(curve.alpha, curve.lower, curve.upper, color=options["color"], alpha=0.25, linewidth=0)
-    axes.plot(curve.alpha, curve.lower, label=label or "no attack does better (certified)", **options)
+    alpha, lower, upper = curve.drawn()
+    axes.fill_between(alpha, lower, upper, color=options["color"], alpha=0.25, linewidth=0)
+    axes.plot(alpha, lower, label=label or "no attack does better (certified)", **options)
     at = float(curve.alpha[int(np.argmin(curve.alpha + curve.lower))])
     least = math.floor(curve.error_sum.lower * 1e4) / 1e4
     beta = float(curve(np.array([at]))[0][0])
