@@ -174,17 +174,23 @@ def _difference(pair: Pair, epsilon: float, *, more: bool) -> float:
 
 @np.errstate(all="ignore")
 def _projected(pair: ProjectedPair, epsilons: Array) -> tuple[Array, Array]:
-    """The mean over z of Phi(z/2 - eps/z) - e^eps Phi(-z/2 - eps/z), each good to a few ulp and what it loses."""
+    """The mean over z of Phi(z/2 - eps/z) - e^eps Phi(-z/2 - eps/z), each good to a few ulp and what it loses.
+
+    What the arguments are off counts by the slope of log Phi at a, less than 1 + |a| below 0 and than e^{-a^2/2} above.
+    """
     lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
     for k, epsilon in enumerate(epsilons):
         z, weight = pair.nodes(float(epsilon))
-        first, ratio = log_ndtr(z / 2 - epsilon / z), epsilon / z
-        second = epsilon + log_ndtr(-z / 2 - ratio)
-        # the arguments are good to u of their parts, their squares decide
-        doubt = _UNIT * (8 + np.abs(first) + np.abs(second) + epsilon + (ratio + z) * (ratio + z))
+        ratio = epsilon / z
+        first, second = log_ndtr(z / 2 - ratio), epsilon + log_ndtr(-z / 2 - ratio)
+        off = _UNIT * (ratio + z)
+        least = z / 2 - ratio - off
+        slope = np.where(least > 0, np.exp(-0.5 * np.maximum(least, 0.0) ** 2), 1 - least)
+        first_doubt = np.exp(first) * (_UNIT * (8 + np.abs(first)) + off * slope)
+        second_doubt = np.exp(second) * (_UNIT * (8 + np.abs(second) + epsilon) + off * (1 + z / 2 + ratio + off))
         share = -np.expm1(np.minimum(second - first, 0.0))
         terms = np.exp(first) * weight
-        total, unsure = float((terms * share).sum()), float(terms @ (doubt * (1 + share)))
+        total, unsure = float((terms * share).sum()), float(weight @ (first_doubt + second_doubt))
         accuracy = float(pair.accuracy(np.array([epsilon]))[0]) + abs(math.log(max(total, 1e-300)))
         unsure += total * _UNIT * accuracy + pair.depth.missed
         lower[k] = math.log(total - unsure) if total > unsure else -math.inf
