@@ -133,3 +133,23 @@ def test_thousands_of_different_gaussians_lose_nothing_to_the_sum_of_their_squar
         truth = mp.ncdf(mu / 2 - epsilon / mu) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
         found = run.delta(epsilon)
         assert found.lower <= truth <= found.upper
+
+
+@pytest.mark.parametrize(("noise", "projections", "epsilon"), [(1.0, 1, 1e4), (0.5, 1, 2000.0), (1.0, 2, 1e4)])
+def test_few_projections_are_told_far_out_where_their_largest_scales_decide(
+    noise: float, projections: int, epsilon: float
+) -> None:
+    """Doubts that grew with the square of the scale z, where Phi is 1, left no lower bound."""
+    mp.mp.dps = 30
+    places = [-4, -2, -1, 0, 1, 2, 4, *(4 + mp.mpf(k) / 20 for k in range(1, 60)), 7, 8, 16, 32, 64]
+
+    def weight(v: mp.mpf) -> mp.mpf:
+        return mp.e ** (-(mp.mpf(projections) / 2) * (mp.e ** (-2 * v) - 1 + 2 * v))
+
+    def told(v: mp.mpf) -> mp.mpf:
+        z = mp.e**v / noise
+        return weight(v) * (mp.ncdf(z / 2 - epsilon / z) - mp.e**epsilon * mp.ncdf(-z / 2 - epsilon / z))
+
+    exact = mp.quad(told, places) / mp.quad(weight, places)
+    found = Projected(noise, projections).delta(epsilon)
+    assert found.lower <= exact <= found.upper < (1 + 1e-11) * found.lower
