@@ -22,7 +22,9 @@ pytest.importorskip("safetensors")
 import torch
 
 from hush import cli
-from hush.report import write_report
+from hush.accounting import Gaussian
+from hush.report import page, write_report
+from hush.report.figures import tradeoff_plot
 from hush.report.plots import Axis, Band, Line, Mark, Plot, svg
 from hush.report.words import attacks, right_at_most, settings
 from hush.runs.inspecting import inspect
@@ -114,7 +116,7 @@ def test_the_page_says_what_it_has_to(run: Path) -> None:
         "columns, first look",
         "Scores on the hold-out",
         "the option --secure does both",
-        "This is the privacy loss at most",
+        "Epsilon is at most",
         "by more than k times epsilon, at the same delta",
         "16 (",
     ):
@@ -212,6 +214,34 @@ def test_a_picture_is_well_formed_and_stays_inside_its_frame() -> None:
     ET.fromstring(drawn)
     numbers = [float(v) for points in re.findall(r'points="([^"]*)"', drawn) for v in re.split(r"[ ,]", points) if v]
     assert all(0 <= value <= 600 for value in numbers)
+
+
+@pytest.mark.parametrize(("x", "y", "slope", "side"), [
+    (0.2, 0.5, -1, (1, 1)), (0.8, 0.5, -1, (-1, -1)), (0.2, 0.5, 1, (1, -1)), (0.8, 0.5, 1, (-1, 1)),
+    (0.2, 0.05, 1, (1, 0)), (0.2, 0.5, 0, (1, 0)),
+])  # fmt: skip
+def test_words_stand_where_their_curve_does_not_go(x: float, y: float, slope: int, side: tuple[int, int]) -> None:
+    plot = Plot("p", "", Axis("", 0, 1), Axis("", 0, 1), (), (), (Mark(x, y, "here", slope),))
+    assert plot.marks[0].side(plot) == side
+    (rise,) = re.findall(r'dy="([-.\d]+)em"', svg(plot))
+    assert float(rise) == {1: -0.45, 0: 0.35, -1: 1.2}[side[1]]
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0, 8.0, 30.0])
+def test_the_label_of_the_trade_off_curve_touches_no_line(epsilon: float) -> None:
+    """It lies above blind guessing, which no line of the picture crosses."""
+    mechanism = Gaussian(5.0 / epsilon)
+    (mark,) = tradeoff_plot(mechanism.tradeoff(50), epsilon, 1e-5).marks
+    assert mark.apart is not None
+    across, height = mark.apart
+    assert across + height > 1.15
+    assert "leader" in svg(tradeoff_plot(mechanism.tradeoff(50), epsilon, 1e-5))
+
+
+def test_numbers_with_exponents_are_not_broken_in_two() -> None:
+    assert page.prose("a < 1e-6 or 2.5e-13.") == (
+        'a &lt; <span class="number">1e-6</span> or <span class="number">2.5e-13</span>.'
+    )
 
 
 # In a browser

@@ -54,13 +54,13 @@ def _public(found: Inspected) -> tuple[list[str], list[Plot]]:
     by_delta, by_epoch = figures.delta_plot(mechanism, found.delta), figures.epochs_plot(found.terms, charged)
     width = float((curve.upper - curve.lower).max())
     right = f"{words.right_at_most(curve):.1%}"
+    whole = " with all their rows" if found.unit == "user" else ""
     headline = {
-        f"This is the privacy loss at most, at delta = {number(found.delta)}. 0 would be no loss at all.": (
-            f"epsilon {short(epsilon)}"
-        ),
-        "The best attacker is right at most so often about who took part. Guessing is right 50% of the time.": right,
-        f"The promise holds for each {found.unit}"
-        + (" with all their rows." if found.unit == "user" else " by itself."): f"one {found.unit}",
+        short(
+            epsilon
+        ): f"Epsilon is at most {short(epsilon)}, at delta = {number(found.delta)}. Smaller is more private.",
+        right: f"The best attacker is right at most {right} of the time. A coin toss is right 50% of the time.",
+        f"one {found.unit}": f"The promise is made to each {found.unit}{whole}.",
     }
     state = "" if found.finished else " The run isn't finished; this is what it will have spent at its end, at most."
     rows = [[f"{a.alarms:.1%}", f"{a.found:.1%}", f"{1 - a.found:.1%}"] for a in words.attacks(curve)]
@@ -68,7 +68,7 @@ def _public(found: Inspected) -> tuple[list[str], list[Plot]]:
         f"<p class='soft'>Privacy report of run <code>{escape(found.run)}</code>, made with hush."
         f"{escape(state)}</p><h1>How private is this model?</h1>",
         page.cards(headline),
-        *(f"<p class='alarm'>{escape(warning)}</p>" for warning in words.warnings(found, curve)),
+        *(f"<p class='alarm'>{page.prose(warning)}</p>" for warning in words.warnings(found, curve)),
         page.heading("The promise"),
         page.paragraphs(words.promise(found, curve, epsilon)),
         page.heading("What an attacker can do"),

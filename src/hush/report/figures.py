@@ -37,7 +37,7 @@ def tradeoff_plot(curve: ErrorCurve, epsilon: float, delta: float) -> Plot:
             Band("within an attacker's reach", alpha.tolist(), curve.lower.tolist(), (1 - alpha).tolist(), 0),
             Band("", alpha.tolist(), curve.lower.tolist(), curve.upper.tolist(), 0),
         ),
-        (Mark(float(alpha[best]), float(curve.lower[best]), f"both errors:\n{total}% or more"),),
+        (Mark(float(alpha[best]), float(curve.lower[best]), f"both errors:\n{total}% or more", apart=(0.6, 0.64)),),
     )
 
 
@@ -54,7 +54,7 @@ def delta_plot(mechanism: Mechanism, delta: float) -> Plot:
         Axis("delta", floor, 0.1, log=True),
         Axis("epsilon", 0, _ceiling([e for _, e in pairs] + [quoted])),
         (Line("", [d for d, _ in pairs], [e for _, e in pairs], 0),),
-        marks=(Mark(delta, quoted, f"quoted: {short(quoted)} at {number(delta)}"),),
+        marks=(Mark(delta, quoted, f"quoted: {short(quoted)} at {number(delta)}", slope=-1),),
     )
 
 
@@ -74,7 +74,7 @@ def epochs_plot(terms: dict[str, Any], charged: int) -> Plot:
         Axis("epochs", 0, max(charged * rate, rate)),
         Axis(f"epsilon spent, at delta {number(delta)}", 0, _ceiling(heights)),
         (Line("", [epoch for epoch, _ in points], heights, 0),),
-        marks=(Mark(points[0][0], points[0][1], "survey of the data"),) if asked else (),
+        marks=(Mark(points[0][0], points[0][1], "survey of the data", slope=1),) if asked else (),
     )
 
 

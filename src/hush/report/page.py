@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 
@@ -50,6 +51,7 @@ svg .tick { fill:var(--soft); } svg .grid { stroke:var(--rule); stroke-width:.7;
 svg .axis { fill:none; stroke:var(--soft); stroke-width:1.2; }
 svg .line { fill:none; stroke-width:2.6; stroke-linejoin:round; }
 svg .band { opacity:.16; stroke:none; } svg .dot { stroke:var(--paper); stroke-width:1.5; }
+svg .leader { stroke:var(--soft); stroke-width:1.2; } .number { white-space:nowrap; }
 @media print { body { font-size:10.5pt; line-height:1.45; } main { max-width:none; padding:0; } h2 { margin-top:1.3em; }
   p, li { max-width:none; } svg { max-width:34rem; } }
 """ + "".join(
@@ -73,37 +75,42 @@ def page(title: str, body: Iterable[str]) -> str:
     return head + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
 
 
+def prose(text: str) -> str:
+    """Escaped, and with numbers such as 1e-6 in one piece: browsers break lines after a hyphen."""
+    return re.sub(r"\b\d[\d.]*e-\d+", r'<span class="number">\g<0></span>', escape(text))
+
+
 def heading(text: str) -> str:
     return f"<h2>{escape(text)}</h2>"
 
 
 def paragraphs(texts: Iterable[str]) -> str:
-    return "".join(f"<p>{escape(text)}</p>" for text in texts)
+    return "".join(f"<p>{prose(text)}</p>" for text in texts)
 
 
 def bullets(texts: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
+    return "<ul>" + "".join(f"<li>{prose(text)}</li>" for text in texts) + "</ul>"
 
 
 def cards(facts: Mapping[str, str]) -> str:
-    """A few large numbers with a line below each."""
+    """A few large numbers, each with a sentence below it."""
     drawn = (
-        f'<div class="card"><b>{escape(value)}</b><span class="soft">{escape(words)}</span></div>'
-        for words, value in facts.items()
+        f'<div class="card"><b>{prose(value)}</b><span class="soft">{prose(words)}</span></div>'
+        for value, words in facts.items()
     )
     return '<div class="cards">' + "".join(drawn) + "</div>"
 
 
 def figure(plot: Plot, caption: str) -> str:
-    return f"<figure>{svg(plot)}{legend(plot)}<figcaption>{escape(caption)}</figcaption></figure>"
+    return f"<figure>{svg(plot)}{legend(plot)}<figcaption>{prose(caption)}</figcaption></figure>"
 
 
 def facts_table(rows: Mapping[str, str]) -> str:
-    lines = (f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
+    lines = (f"<tr><th scope='row'>{escape(name)}</th><td>{prose(value)}</td></tr>" for name, value in rows.items())
     return '<div class="scroll"><table>' + "".join(lines) + "</table></div>"
 
 
 def number_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     top = "".join(f'<th scope="col" class="n">{escape(name)}</th>' for name in header)
-    lines = ("<tr>" + "".join(f'<td class="n">{escape(cell)}</td>' for cell in row) + "</tr>" for row in rows)
+    lines = ("<tr>" + "".join(f'<td class="n">{prose(cell)}</td>' for cell in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{top}</tr>' + "".join(lines) + "</table></div>"

@@ -26,6 +26,7 @@ DASHES = ("", "7 4", "2 3", "10 3 2 3", "4 3")
 _RAISED = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 WIDTH, HEIGHT = 600, 430
 LEFT, RIGHT, TOP, BOTTOM = 88, 32, 16, 66
+_ROOM = 0.15  # of the height, for words below a point
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,23 @@ class Band:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point with words beside it, a line or two, where there is room: to its right or, in the right half, left."""
+    """A point with words beside it, a line or two: to its right or, in the right half, to its left.
+
+    slope   of the curve it is on, if that falls (-1) or rises (1): the words go above or below, where the curve doesn't
+    apart   where the words begin instead, as shares of the axes; a thin line leads there
+    """
 
     x: float
     y: float
     words: str
+    slope: int = 0
+    apart: tuple[float, float] | None = None
+
+    def side(self, plot: Plot) -> tuple[int, int]:
+        """Left (-1) or right (1) of the point; below (-1), level (0) or above (1)."""
+        across = -1 if plot.x.place(self.x) > 0.5 else 1
+        up = -self.slope * across
+        return across, 0 if up < 0 and plot.y.place(self.y) < _ROOM else up
 
 
 @dataclass(frozen=True)
@@ -136,12 +149,21 @@ def svg(plot: Plot) -> str:
     for mark in plot.marks:
         left, top = _pixel(plot, mark.x, mark.y)
         parts.append(f'<circle class="dot c0" cx="{left:.1f}" cy="{top:.1f}" r="4.5"/>')
-        side, anchor = (-10, "end") if plot.x.place(mark.x) > 0.5 else (10, "start")
+        across, up = mark.side(plot)
         words = mark.words.split("\n")
-        rises = [0.35 - 0.575 * (len(words) - 1), *[1.15] * (len(words) - 1)]  # in lines, around the point's height
+        if mark.apart is not None:
+            across, up, point = 1, 0, (left, top)
+            left, top = (
+                LEFT + mark.apart[0] * (WIDTH - LEFT - RIGHT),
+                TOP + (1 - mark.apart[1]) * (HEIGHT - TOP - BOTTOM),
+            )
+            ends = f'x1="{point[0]:.1f}" y1="{point[1]:.1f}" x2="{left:.1f}" y2="{top:.1f}"'
+            parts.append(f'<line class="leader" {ends}/>')
+        anchor, more = "start" if across > 0 else "end", len(words) - 1
+        first = (0.35 - 0.575 * more, -0.45 - 1.15 * more, 1.2)[up]  # in lines: around the point's height, above, below
         spans = [
-            f'<tspan x="{left + side:.1f}" dy="{rise:.3g}em">{escape(line)}</tspan>'
-            for rise, line in zip(rises, words, strict=True)
+            f'<tspan x="{left + 10 * across:.1f}" dy="{rise:.3g}em">{escape(line)}</tspan>'
+            for rise, line in zip([first, *[1.15] * more], words, strict=True)
         ]
         parts.append(f'<text class="mark" y="{top:.1f}" text-anchor="{anchor}">{"".join(spans)}</text>')
     return "".join([*parts, "</svg>"])
@@ -238,11 +260,14 @@ def _draw(plot: Plot, axes: Axes) -> None:
         )
     for mark in plot.marks:
         axes.plot([mark.x], [mark.y], "o", color=COLOURS[0], ms=6)
-        offset, side = (-8, "right") if plot.x.place(mark.x) > 0.5 else (8, "left")
-        at, where = (mark.x, mark.y), (offset, 0)
-        axes.annotate(
-            mark.words, at, where, textcoords="offset points", ha=side, va="center", fontsize=9, weight="bold"
-        )
+        across, up = mark.side(plot)
+        at, style = (mark.x, mark.y), {"fontsize": 9, "weight": "bold"}
+        if mark.apart is not None:
+            leader = {"arrowstyle": "-", "color": COLOURS[4], "lw": 0.8}
+            axes.annotate(mark.words, at, mark.apart, "data", "axes fraction", leader, va="center", **style)
+            continue
+        side, height = ("left" if across > 0 else "right"), ("center", "bottom", "top")[up]
+        axes.annotate(mark.words, at, (8 * across, 4 * up), "data", "offset points", ha=side, va=height, **style)
     axes.set(xlabel=plot.x.label, ylabel=plot.y.label)
     if plot.x.log:
         axes.set_xscale("log")
