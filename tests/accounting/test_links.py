@@ -126,6 +126,24 @@ def test_a_delta_next_to_one_takes_few_looks(size: int, most: float) -> None:
     assert sum(asked) <= most
 
 
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "size", "delta"),
+    [(5046.8, 3.9e-9, 943, 26, 1.943e-12), (2139.86, 2.785e-7, 192_417, 14, 1e-7), (900.0, 1e-8, 5000, 3, 2e-10)],
+)
+def test_groups_that_tell_next_to_nothing_are_as_good_as_gaussian(
+    noise: float, rate: float, steps: int, size: int, delta: float
+) -> None:
+    """Losses p x/sigma, epsilons of 1e-9: the model began at 1e-5, delta(0) was [0, 3e-7] and epsilon 3% wide."""
+    group, near = (Gaussian(noise).poisson(rate) * steps).group(size), Gaussian(noise / (rate * size * steps**0.5))
+    found, expected = group.epsilon(delta), near.epsilon(delta)
+    assert expected.lower * (1 - 2e-3) <= found.upper <= found.lower * (1 + 2e-3)
+    assert found.lower <= expected.upper * (1 + 2e-3)
+    for epsilon in (0.0, expected.upper):
+        seen, reference = group.delta(epsilon), near.delta(epsilon)
+        assert reference.lower * (1 - 0.02) <= seen.upper <= seen.lower * (1 + 0.02)
+        assert seen.lower <= reference.upper * (1 + 0.02)
+
+
 @pytest.mark.parametrize("pair", [Uniform(GaussianPair(0.4), 0.3), Poisson(GaussianPair(0.4), 0.3), GaussianPair(2.0)])
 @pytest.mark.parametrize("depth", [-300.0, -900.0, -4000.0])
 def test_bins_enclose_deltas_that_are_no_floating_point_numbers(pair: Pair, depth: float) -> None:

@@ -171,7 +171,8 @@ class Chain:
         if at.size == 0:
             self._look_at(ends)
             return
-        falls = (self.model.at(at * (1 - 1e-3)) - self.model.at(at * (1 + 1e-3))) / np.maximum(2e-3 * at, 1e-300)
+        near = np.maximum(at, self.model.epsilons[1])
+        falls = (self.model.at(near * (1 - 1e-3)) - self.model.at(near * (1 + 1e-3))) / (2e-3 * near)
         falls = np.maximum(falls, 1e-9)
         steep = links.steep
         wanted = max(links.epsilon, 1e-3 * float(at.sum()), 1e-9) * steep / (1 + steep)

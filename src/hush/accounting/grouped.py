@@ -28,6 +28,7 @@ from hush.accounting.powers import Power, of_steps
 from hush.accounting.projection import deepened
 
 _COARSE = np.geomspace(1e-5, 1e4, 24)
+_TINY = np.geomspace(1e-13, 3e-6, 24)  # where all that matters is closer to 0
 _SMALLEST = 1e-120  # delta of a single record's whole curve
 _FINE = 16  # places where it matters
 _LOWEST = -700.0  # log of a delta that is a floating-point number with all its digits
@@ -191,11 +192,14 @@ def rough(group: Group, asked: list[Maker], log_delta: float | None, epsilon: fl
     if by_saddles is not None:
         return by_saddles
     assert isinstance(first, Sampled | Replaced | Binned)
-    sizes = first.rough(_COARSE)
-    links = _model(_COARSE, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
-    slopes = np.abs(links.slopes)
-    fine = np.geomspace(max(0.4 * float(slopes.min()), 1e-8), max(2.0 * float(slopes.max()), 1e-6), _FINE)
-    places = np.append(_COARSE, fine)
+    places, sizes = _COARSE, first.rough(_COARSE)
+    links = _model(places, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
+    if float(np.abs(links.slopes).max()) < 2 * places[0]:
+        places, sizes = np.append(_TINY, places), np.append(first.rough(_TINY), sizes)
+        links = _model(places, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
+    slopes, least = np.abs(links.slopes), 1e-3 * places[0]
+    fine = np.geomspace(max(0.4 * float(slopes.min()), least), max(2.0 * float(slopes.max()), 100 * least), _FINE)
+    places = np.append(places, fine)
     order = np.argsort(places, kind="stable")
     return _model(places[order], np.append(sizes, first.rough(fine))[order])
 
