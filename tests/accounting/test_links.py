@@ -103,6 +103,18 @@ def test_a_groups_delta_agrees_with_the_closed_form(size: int, epsilon: float) -
     assert high - low <= 9e-4 * max(1.0, -high)
 
 
+@pytest.mark.parametrize(("mu", "size", "epsilon"), [(0.12, 93, 40.2), (0.12, 93, 90.0), (0.05, 200, 60.0)])
+def test_a_large_groups_delta_has_as_many_points_as_it_needs(mu: float, size: int, epsilon: float) -> None:
+    """Links close together shared a sixtieth of the points that are allowed: delta was half of what it is."""
+    curve, places = gaussian_curve(mu**2), np.append(0.0, np.geomspace(1e-4, 10.0, 300))
+    oracle, rough = (lambda at, sizes, sharpness: curve(at)), links.Model(places, curve(places)[1])
+    low, high = rounds.log_delta(oracle, rough, size, -math.inf, epsilon, 9e-4)
+    exact = gaussian_curve((mu * size) ** 2)(np.array([epsilon]))
+    assert low <= exact[1][0]
+    assert high >= exact[0][0]
+    assert high - low <= 9e-4 * max(8.0, -high)
+
+
 @pytest.mark.parametrize(("size", "most"), [(60, math.inf), (70, 99), (90, 99), (110, 15), (400, 15)])
 def test_a_delta_next_to_one_takes_few_looks(size: int, most: float) -> None:
     """At epsilon 1e4 it is 0.73, 1 - 1e-9 and 1 - 1e-83: the more a group is beyond, the less need be asked.

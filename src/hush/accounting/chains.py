@@ -197,7 +197,8 @@ class Chain:
             if last + 1 < at.size and at[last + 1] - at[last] < shared * width[last]:
                 continue
             begin, end = at[first] - _BESIDE * width[first], at[last] + _BESIDE * width[last]
-            count = min(math.ceil((end - begin) / float(width[first : last + 1].min())), MOST // at.size + 8)
+            most = MOST * (last + 1 - first) // (3 * at.size) + 8
+            count = min(math.ceil((end - begin) / float(width[first : last + 1].min())), most)
             points.append(np.linspace(max(begin, 0.0), end, count + 1))
             points += [np.maximum(begin - width[first] * _FURTHER, 0.0), end + width[last] * _FURTHER]
             first = last + 1
