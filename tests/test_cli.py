@@ -22,6 +22,7 @@ from hush.cli.run import Rate, Run, Sampling, count_steps
 from hush.digits import down, number, power, up
 
 MNIST = ["--rate", "256/60000", "--noise", "1.3", "--epochs", "15"]
+BUDGET = ["--records", "1000", "--epsilon", "3", "--delta", "1e-6"]
 SMALL = ["--rate", "0.1", "--noise", "2", "--steps", "10"]
 
 
@@ -382,6 +383,44 @@ def test_every_command_refuses_in_one_sentence(
     monkeypatch.chdir(tmp_path)
     refuse(capsys, *arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sampling", "foo"], "Invalid value for '--sampling': 'foo' is not one of 'poisson', 'uniform', 'none'."),
+        (["--steps", "abc"], "Invalid value for '--steps': must be a whole number of at least 1, got abc."),
+        (["--noise", "1e400"], "Invalid value for '--noise': '1e400' is too large to compute with."),
+        (["--noise", "1e-999999999"], "Invalid value for '--noise': '1e-999999999' is too small to compute with."),
+        (["--noise", "-1"], "Invalid value for '--noise': must be positive, got -1."),
+        (["--noise", "1", "--rate", "0.1"], "The length is missing: give --steps or --epochs."),
+        ([*SMALL, "--epochs", "2"], "Give --steps or --epochs, not both."),
+        (
+            [*SMALL, "--projections", "9", "--sampling", "uniform"],
+            "Projected norms are analysed for Poisson sampling or none: leave out --sampling uniform.",
+        ),
+    ],
+)
+def test_a_refusal_names_the_fault(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    assert refuse(capsys, "epsilon", *arguments, "--delta", "1e-5") == f"Error: {words}\n"
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e999"])
+@pytest.mark.parametrize("command", ["delta", "calibrate"])
+def test_epsilons_are_refused_in_the_style_of_the_other_options(
+    capsys: pytest.CaptureFixture[str], command: str, value: str
+) -> None:
+    assert refuse(capsys, command, *SMALL, "--epsilon", value).startswith("Error: Invalid value for '--epsilon': ")
+
+
+@pytest.mark.parametrize("command", [["curve", *SMALL], ["plan", *BUDGET], ["predict", "run", "data.csv"]])
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
+) -> None:
+    monkeypatch.setattr("hush.cli.run.Run.mechanism", lambda self: pytest.fail("computed"))
+    monkeypatch.setattr("hush.runs.buying.buy", lambda *given: pytest.fail("computed"))
+    for place, words in ((tmp_path / "no" / "x.png", "there is no folder"), (tmp_path, "must ")):
+        assert f"'--output': {words}" in refuse(capsys, *command, "--output", str(place))
 
 
 def test_a_refusal_of_the_library_is_passed_on(

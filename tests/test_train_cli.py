@@ -803,7 +803,11 @@ assert "torch" not in sys.modules
 sys.exit(status)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    offers = json.loads(found.stdout)
+    answer = json.loads(found.stdout)
+    assert answer == answer | {
+        "records": 30000, "epsilon": 3.0, "delta": 1e-6, "neighbours": "add/remove one", "sampling": "poisson",
+    }  # fmt: skip
+    offers = answer["offers"]
     assert len(offers) == 4
     for offer in offers:
         run = Gaussian(offer["noise_multiplier"]).poisson(offer["batch"] / 30000) * offer["steps"]
@@ -815,6 +819,8 @@ def test_a_plan_goes_from_small_batches_to_all_records(capsys: pytest.CaptureFix
     assert cli.main(["plan", "--records", "1000", "--epsilon", "3", "--delta", "1e-6", "--epochs", "5"]) == 0
     told = capsys.readouterr().out
     assert "1,000 (all)" in told
+    assert "add/remove one record, Poisson sampling" in " ".join(told.split())
+    assert [line.count("*") for line in told.splitlines() if "(all)" in line] == [1]  # seen in a pipe, too
     assert [line for line in told.splitlines() if line != line.rstrip()] == []
     for records in (1, 2, 3, 1000, 10**9):
         batches = default_batches(records)

@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             status = command.main(arguments, prog_name="hush", standalone_mode=False)
         except TyperException as error:
-            words = error.format_message()
+            words = error.format_message().replace("Value error, ", "")  # a validator's word for what is plain
             hint = (
                 " Choose one well below 1/records, e.g. 1e-5." if words.startswith("Missing option '--delta'") else ""
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
@@ -21,6 +20,8 @@ from hush.cli.options import (
     RateOption,
     SamplingOption,
     StepsOption,
+    parse_epsilon,
+    refuse,
 )
 from hush.cli.printing import facts, interval, print_answer, print_json
 from hush.cli.run import Rate, Run, Sampling, count, read_run
@@ -38,7 +39,10 @@ class Find(StrEnum):
 
 def command(
     epsilon: Annotated[
-        float, typer.Option("--epsilon", metavar="NUMBER", help="The certified epsilon will be at most this.")
+        float,
+        typer.Option(
+            "--epsilon", parser=parse_epsilon, metavar="NUMBER", help="The certified epsilon will be at most this."
+        ),
     ],
     delta: DeltaOption,
     find: Annotated[
@@ -62,8 +66,8 @@ def command(
 
     Example: hush calibrate --epsilon 3 --delta 1e-5 --rate 256/60000 --epochs 60
     """
-    if not 0 < epsilon < math.inf:
-        raise ValueError(f"--epsilon must be a positive number, got {epsilon}.")
+    if epsilon == 0:
+        raise refuse("--epsilon", "must be positive, got 0.")
     known = _with_placeholder(find, noise, rate, steps, epochs, sampling, projections, group)
     run = _solve(find, known, epsilon, delta)
     mechanism = run.mechanism()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hush.cli.options import JsonOption, about_a_run, parse_whole
+from hush.cli.options import JsonOption, about_a_run, check_output, parse_whole, refuse
 from hush.cli.printing import attacker, print_answer, print_json, relation
 from hush.cli.run import Run
 
@@ -44,14 +44,12 @@ def command(
 
     Example: hush curve --rate 256/60000 --noise 1.3 --epochs 15 --output tradeoff.svg
     """
-    ending = output.suffix.lower()
-    if ending not in (".png", ".svg", ".csv"):
-        raise ValueError(f"--output must end in .png, .svg or .csv, got {output}.")
+    check_output(output, (".png", ".svg", ".csv"))
     if not FEWEST_POINTS <= points <= MOST_POINTS:
-        raise ValueError(f"A curve takes from {FEWEST_POINTS} to {MOST_POINTS:,} --points, got {points}.")
+        raise refuse("--points", f"must lie between {FEWEST_POINTS} and {MOST_POINTS:,}, got {points}.")
     mechanism = run.mechanism()
     curve = mechanism.tradeoff(points)
-    if ending == ".csv":
+    if output.suffix.lower() == ".csv":
         rows = zip(curve.alpha.tolist(), curve.lower.tolist(), curve.upper.tolist(), strict=True)
         lines = [f"{alpha!r},{lower!r},{upper!r}" for alpha, lower, upper in rows]
         output.write_text("\n".join(["type_one_error,type_two_error_lower,type_two_error_upper", *lines, ""]))

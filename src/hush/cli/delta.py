@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import typer
 
 from hush.cli.accountants import where_defined
-from hush.cli.options import JsonOption, about_a_run
+from hush.cli.options import JsonOption, about_a_run, parse_epsilon
 from hush.cli.printing import facts, interval, print_answer, print_json, promise
 from hush.cli.run import Run
 from hush.digits import near, number, up
@@ -17,15 +16,15 @@ from hush.digits import near, number, up
 @about_a_run
 def command(
     run: Run,
-    epsilon: Annotated[float, typer.Option("--epsilon", metavar="NUMBER", help="The epsilon to hold the run to.")],
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", parser=parse_epsilon, metavar="NUMBER", help="The epsilon to hold the run to.")
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """The delta of a run at a given epsilon: how much probability escapes the promise.
 
     Example: hush delta --rate 256/60000 --noise 1.3 --epochs 15 --epsilon 1
     """
-    if not 0 <= epsilon < math.inf:
-        raise ValueError(f"--epsilon must be a finite number that isn't negative, got {epsilon}.")
     mechanism = run.mechanism()
     certified, errors = mechanism.delta(epsilon), mechanism.error_sum()
     clt = where_defined(lambda: mechanism.clt().delta(epsilon))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -17,6 +18,7 @@ import typer
 from hush.cli.run import Rate, Sampling, read_run
 
 RUN = "The run"
+LARGEST_EXPONENT = 300  # of ten: all that is read can be a float
 
 
 def parse_number(text: str) -> Fraction:
@@ -26,9 +28,11 @@ def parse_number(text: str) -> Fraction:
         numbers = [Decimal(part) for part in ([top, bottom] if slash else [top])]
     except InvalidOperation:
         numbers = []
-    # Exponents are limited because an exact 1e-999999999 would take a gigabyte.
-    if not numbers or not all(n.is_finite() and (n.is_zero() or abs(n.adjusted()) < 400) for n in numbers):
+    if not numbers or not all(n.is_finite() for n in numbers):
         raise typer.BadParameter(f"'{text}' is neither a number nor a fraction such as 256/60000.")
+    # Exponents are limited because an exact 1e-999999999 would take a gigabyte.
+    for extreme in (n.adjusted() for n in numbers if not n.is_zero() and abs(n.adjusted()) >= LARGEST_EXPONENT):
+        raise typer.BadParameter(f"'{text}' is too {'large' if extreme > 0 else 'small'} to compute with.")
     if slash and numbers[1].is_zero():
         raise typer.BadParameter(f"'{text}' divides by zero.")
     return Fraction(numbers[0]) / Fraction(numbers[1]) if slash else Fraction(numbers[0])
@@ -47,9 +51,13 @@ def parse_rate(text: str) -> Rate:
 
 def parse_whole(text: str | int) -> int:
     """A whole number of at least 1; `1e9` will do."""
-    value = parse_number(str(text))
+    refusal = typer.BadParameter(f"must be a whole number of at least 1, got {text}.")
+    try:
+        value = parse_number(str(text))
+    except typer.BadParameter:
+        raise refusal from None
     if value.denominator != 1 or value < 1:
-        raise typer.BadParameter(f"must be a whole number of at least 1, got {text}.")
+        raise refusal
     return value.numerator
 
 
@@ -77,6 +85,30 @@ def parse_noise(text: str) -> float:
     if value <= 0:
         raise typer.BadParameter(f"must be positive, got {text}.")
     return value
+
+
+def parse_epsilon(text: str | float) -> float:
+    """A number that isn't negative."""
+    value = float(parse_number(str(text)))
+    if value < 0:
+        raise typer.BadParameter(f"must not be negative, got {text}.")
+    return value
+
+
+def refuse(option: str, words: str) -> typer.BadParameter:
+    """What is wrong with an option that can't be told while it is read, in the same style."""
+    return typer.BadParameter(words, param_hint=f"'{option}'")
+
+
+def check_output(path: Path, endings: Sequence[str] = ()) -> None:
+    """Before the work is done: can a file be written there, and does its name end in one of these?"""
+    if endings and path.suffix.lower() not in endings:
+        *first, last = endings
+        raise refuse("--output", f"must end in {', '.join(first)} or {last}, got {path}.")
+    if path.is_dir():
+        raise refuse("--output", f"must be a file, but {path} is a folder.")
+    if not path.parent.is_dir():
+        raise refuse("--output", f"there is no folder {path.parent}.")
 
 
 DELTA_HELP = "The probability with which the promise may fail: well below 1/records, e.g. 1e-5 for 10,000 of them."

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hush.cli.options import DeltaOption, JsonOption, parse_number, parse_whole
+from hush.cli.options import DeltaOption, JsonOption, check_output, parse_epsilon, parse_number, parse_whole, refuse
 from hush.cli.printing import trimmed
 from hush.cli.trouble import told_plainly
 
@@ -28,7 +28,7 @@ def command(
         int,
         typer.Option("--records", parser=parse_whole, metavar="COUNT", help="How many records (or users) there are."),
     ],
-    epsilon: Annotated[float, typer.Option("--epsilon", metavar="NUMBER", help="The budget.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", parser=parse_epsilon, metavar="NUMBER", help="The budget.")],
     delta: DeltaOption,
     epochs: Annotated[
         Any,
@@ -47,8 +47,10 @@ def command(
 
     Example: hush plan --records 30000 --epsilon 3 --delta 1e-6 --output plan.svg
     """
-    if output is not None and output.suffix.lower() not in (".png", ".svg"):
-        raise ValueError(f"--output must end in .png or .svg, got {output}.")
+    if output is not None:
+        check_output(output, (".png", ".svg"))
+    if epsilon == 0:
+        raise refuse("--epsilon", "must be positive, got 0.")
     with told_plainly():
         from hush.runs.buying import buy, table
 
@@ -58,7 +60,7 @@ def command(
 
             write_plot(buying_plot(bought), output)
     if as_json:
-        print(json.dumps([offer.to_dict() for offer in bought.offers], indent=2))
+        print(json.dumps(bought.to_dict(), indent=2))
         return
     from rich.console import Console
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from hush.cli.options import check_output
 from hush.cli.resume import RunArgument
 from hush.cli.trouble import told_plainly
 
@@ -38,6 +39,8 @@ def command(
 
     Example: hush predict data-run new.csv --output predictions.csv
     """
+    if output is not None:
+        check_output(output)
     with told_plainly():
         from hush.runs.card import Published
         from hush.runs.session import score

@@ -117,7 +117,11 @@ def read_run(
     if steps is None and epochs is not None:
         steps = count_steps(epochs, rate)
     elif steps is None or epochs is not None:
-        raise ValueError("Give either --steps or --epochs, and not both.")
+        raise ValueError(
+            "The length is missing: give --steps or --epochs."
+            if steps is None
+            else "Give --steps or --epochs, not both."
+        )
     for number, most, what in (
         (steps, MOST_STEPS, "steps"),
         (projections or 1, MOST_PROJECTIONS, "projections"),
@@ -129,7 +133,7 @@ def read_run(
     if sampling is not Sampling.NONE:
         run.required_rate()
     if projections is not None and sampling is Sampling.UNIFORM:
-        raise ValueError("Projected norms are analysed for Poisson sampling only: leave out --sampling uniform.")
+        raise ValueError("Projected norms are analysed for Poisson sampling or none: leave out --sampling uniform.")
     return run
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -261,13 +261,13 @@ def _draw(plot: Plot, axes: Axes) -> None:
     for mark in plot.marks:
         axes.plot([mark.x], [mark.y], "o", color=COLOURS[0], ms=6)
         across, up = mark.side(plot)
-        at, style = (mark.x, mark.y), {"fontsize": 9, "weight": "bold"}
+        at, font = (mark.x, mark.y), dict[str, Any](fontsize=9, weight="bold")
         if mark.apart is not None:
             leader = {"arrowstyle": "-", "color": COLOURS[4], "lw": 0.8}
-            axes.annotate(mark.words, at, mark.apart, "data", "axes fraction", leader, va="center", **style)
+            axes.annotate(mark.words, at, mark.apart, "data", "axes fraction", leader, va="center", **font)
             continue
         side, height = ("left" if across > 0 else "right"), ("center", "bottom", "top")[up]
-        axes.annotate(mark.words, at, (8 * across, 4 * up), "data", "offset points", ha=side, va=height, **style)
+        axes.annotate(mark.words, at, (8 * across, 4 * up), "data", "offset points", ha=side, va=height, **font)
     axes.set(xlabel=plot.x.label, ylabel=plot.y.label)
     if plot.x.log:
         axes.set_xscale("log")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hush.accounting import Gaussian, calibrate
 from hush.accounting.checks import check_positive, check_whole
+from hush.digits import number, up
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,9 +31,6 @@ class Offer:
     noise_per_step: float
     noise_in_all: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Bought:
@@ -42,6 +40,13 @@ class Bought:
     epsilon: float
     delta: float
     offers: tuple[Offer, ...]
+
+    neighbours: ClassVar[str] = "add/remove one"
+    sampling: ClassVar[str] = "poisson"
+
+    def to_dict(self) -> dict[str, Any]:
+        """With the relation and the sampling, without which epsilon says nothing."""
+        return asdict(self) | {"neighbours": self.neighbours, "sampling": self.sampling}
 
 
 def default_batches(records: int) -> tuple[float, ...]:
@@ -79,9 +84,10 @@ def table(bought: Bought) -> Table:
     epochs = sorted({offer.epochs for offer in bought.offers})
     best = {length: min(o.noise_in_all for o in bought.offers if o.epochs == length) for length in epochs}
     drawn = Table(
-        title=f"epsilon {bought.epsilon:g} at delta {bought.delta:g} for {bought.records:,} records",
-        caption="noise multiplier (noise of the average gradient, in clip norms, a coordinate); "
-        "bold: least noise in all for as many epochs",
+        title=f"epsilon {number(bought.epsilon)} at delta {number(bought.delta)} for {bought.records:,} records, "
+        f"{bought.neighbours} record, Poisson sampling",
+        caption="In each place: the noise multiplier (and the noise on a coordinate of a step's average gradient, "
+        "in clip norms). * marks each column's best batch: with it all steps together have the least noise.",
         title_justify="left",
         caption_justify="left",
     )
@@ -96,5 +102,5 @@ def table(bought: Bought) -> Table:
 
 
 def _cell(offer: Offer, best: float) -> str:
-    text = f"{offer.noise_multiplier:.3g} ({offer.noise_per_step:.2g})"
-    return f"[bold]{text}[/]" if offer.noise_in_all <= best * (1 + 1e-9) else text
+    text = f"{up(offer.noise_multiplier, 3)} ({up(offer.noise_per_step, 2)})"  # rounded up: less would not keep epsilon
+    return f"[bold]* {text}[/]" if offer.noise_in_all <= best * (1 + 1e-9) else text
