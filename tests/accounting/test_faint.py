@@ -9,7 +9,8 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from hush.accounting import Gaussian, Projected
+from hush.accounting import Gaussian, Guarantees, Projected, grouped
+from hush.accounting.answers import log_least
 from hush.accounting.binning import enclosing
 from hush.accounting.brackets import bracket
 from hush.accounting.losses import Pair, Poisson
@@ -145,3 +146,15 @@ def test_one_release_has_its_delta_however_small(sigma: float, r: int, t: float)
     with mp.workdps(40):
         truth = _log_delta(sigma, r, mp.mpf(t))
     assert low[0] <= truth <= high[0] < low[0] + 1e-6
+
+
+def test_that_a_group_never_tells_everything_takes_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole curves began with one as deep as floating point goes; a leak is still seen."""
+    leaky = Guarantees.of(1.0, 1e-6).group(3)
+    assert math.log(1e-6) <= log_least(leaky) <= math.log(1e-6 * (1 + math.e + math.e**2)) + 1e-9
+
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(grouped, "pair", refuse)
+    assert log_least((Projected(2.0, 50).poisson(0.1) * 20).group(3)) == -math.inf

@@ -44,7 +44,7 @@ from hush.accounting.kinds import FAR_BELOW, Steps, directions, gaussian_composi
 from hush.accounting.kinds import tolerance as usual_tolerance
 from hush.accounting.leaks import left_of, log_holds, sampled_leaks, without_leaks
 from hush.accounting.losses import Atoms, Enclosed
-from hush.accounting.mechanisms import Mechanism
+from hush.accounting.mechanisms import Mechanism, compose
 from hush.accounting.points import Points, exact, loss_range
 from hush.accounting.releases import Guarantees, RandomisedResponse, Tradeoff
 from hush.accounting.sampled import Poisson, Uniform
@@ -349,9 +349,19 @@ def _settled(lower: Array, upper: Array, tolerance: float) -> bool:
 
 
 def log_least(mechanism: Mechanism, floor: float = 0.0) -> float:
-    """log of what delta is at least, at any epsilon, as far as it isn't far below the floor."""
-    least = 0.0 if has_renyi(mechanism) else max(least_delta(steps) for steps in directions(mechanism, floor))
+    """log of what delta is at least, at any epsilon, as far as it isn't far below the floor.
+
+    Groups of what never tells everything don't either, and their pair, which takes a whole curve, needn't be known.
+    """
+    parts = [(part, count) for part, count in mechanism.parts() if not isinstance(part, Group) or _leaks(part.inner)]
+    if has_renyi(mechanism) or not parts:
+        return -math.inf
+    least = max(least_delta(steps) for steps in directions(compose(parts), floor))
     return math.log(least) if least > 0 else -math.inf
+
+
+def _leaks(mechanism: Mechanism) -> bool:
+    return log_least(mechanism) > -math.inf
 
 
 def is_heavy(mechanism: Mechanism, floor: float) -> bool:
