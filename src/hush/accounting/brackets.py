@@ -114,7 +114,8 @@ class Bracket:
             if part.jump is not None:
                 jumps, jump_errors, jump_scale = part.jump.on_line(c, spacing, count)
                 factor = math.exp(min(jump_scale - log_scale - shift, _LARGEST))
-                unsure += max(1.0, part.count * min(1.0, factor)) * (abs(jump_scale) + abs(log_scale) + 1)
+                repeated = 1.0 if shift else max(1.0, part.count * min(1.0, factor))
+                unsure += repeated * (abs(jump_scale) + abs(log_scale) + 1)
                 unsure += math.inf if jump_scale - log_scale - shift > _LARGEST else 0.0
                 turned = np.asarray(factor * jumps * np.conj(values / modulus) / modulus)
                 sure, most_sure = (

@@ -138,18 +138,19 @@ class Rough:
 
     def _one_large(self, epsilon: float) -> Array:
         """log of what paths add that have one loss from a cell, all others being a Gaussian's worth below eps/2."""
-        nodes = self.survey.nodes
-        mean, variance = (float(np.interp(0.5 * epsilon, nodes, part)) for part in self._below)
-        deviation = math.sqrt(variance) + 1e-15
+        mean, variance = (float(np.interp(0.5 * epsilon, self.survey.nodes, part)) for part in self._below)
+        begin = int(np.searchsorted(self.survey.nodes, 0.5 / _RATIO * epsilon))
+        nodes, deviation = self.survey.nodes[begin:], math.sqrt(variance) + 1e-15
         left = (epsilon - nodes - mean) / deviation
         with np.errstate(all="ignore"):
             log_p, log_q = log_ndtr(-left), log_ndtr(-left - deviation) + left * deviation + 0.5 * variance
             found = log_p + np.log(np.maximum(-np.expm1(log_q - log_p), 1e-16))
-        logs = self._log_counted + np.where(np.isfinite(found), found, -np.inf)
+        logs = self._log_counted[begin:] + np.where(np.isfinite(found), found, -np.inf)
         starts = np.searchsorted(nodes, np.append(-np.inf, self.ends), side="right")
-        filled = np.flatnonzero(np.diff(np.append(starts, nodes.size))[:-1] > 0)
+        filled = np.flatnonzero(np.diff(starts) > 0)
         sums = np.full(self.ends.size, -np.inf)
-        sums[filled] = np.logaddexp.reduceat(logs, starts[filled])
+        if filled.size:
+            sums[filled] = np.logaddexp.reduceat(logs[: starts[-1]], starts[filled])
         return sums
 
     @cached_property
