@@ -98,6 +98,8 @@ def faint(pair: Pair, edges: Array) -> Faint | None:
     if known.size < 2:
         return None
     first, last = int(known[0]), int(known[-1])
+    if inner.rough_depth(float(at[last])) < -_FAINT - 100:
+        return None
     depth = DEEP
     while depth < DEEPEST and (least := _log_tail(inner, float(at[last]), depth)) < 1 - depth:
         depth = min(1.1 * max(-least, depth) + 100, DEEPEST)

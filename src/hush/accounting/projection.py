@@ -229,6 +229,11 @@ class ProjectedPair(Continuous):
         lower = log_total + math.log1p(-share) if share < 0.5 else -math.inf
         return lower, float(np.logaddexp(log_total, log_off))
 
+    def rough_depth(self, t: float) -> float:
+        """About minus log P(u > t) at most: what z beyond sqrt(2t) have, half of it."""
+        x = 2 * max(math.log(self.noise_multiplier * math.sqrt(2 * t)), 0.0)
+        return 0.5 * self.projections * (math.expm1(-x) + x)
+
     @staticmethod
     def log_doubt(t: Array, logs: Array) -> Array:
         """How far such logarithms of tails may be off.
