@@ -24,6 +24,8 @@ from hush.accounting.losses import Array, GaussianPair, Pair, Uniform
 
 _MOST_PANELS = {5: 50, 9: 46, 16: 36, 32: 29}  # up to so many steps: convolutions cost their square
 _MOST_STEPS = max(_MOST_PANELS)
+_FEW_STEPS = 9
+_CLOSE = 0.7  # of a delta(0) that grows like the root of the number of steps, at least
 _DEEPEST = 1e-4  # of delta(0): below, what is lost to rounding counts
 _MISSED = 1e-16
 _ORDERS = np.geomspace(0.5, 1000, 60)  # over the largest loss
@@ -37,7 +39,11 @@ def fits(steps: Sequence[tuple[Pair, int]], log_delta: float) -> bool:
     pair = steps[0][0]
     if not (isinstance(pair, Uniform) and isinstance(pair.inner, GaussianPair) and pair.rate < 1):
         return False
-    return log_delta > float(single.curve(pair)(np.zeros(1))[1][0]) + math.log(_DEEPEST)
+    alone = float(single.curve(pair)(np.zeros(1))[1][0])
+    if steps[0][1] > _FEW_STEPS:  # others are as good, and sooner, but close to delta(0)
+        one = min(max(math.exp(alone), 1e-300), 1 - 1e-9)
+        return log_delta > math.log(-math.expm1(_CLOSE * math.sqrt(steps[0][1]) * math.log1p(-one)))
+    return log_delta > alone + math.log(_DEEPEST)
 
 
 def serves(steps: Sequence[tuple[Pair, int]], epsilons: Array) -> bool:
