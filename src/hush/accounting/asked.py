@@ -123,7 +123,8 @@ class Asked:
             near = left[epsilons[left] >= last - reach]
             close = np.union1d(near, left[sizes[left] < sizes[left[-1]] + _ALIKE])
             where = close[-1 if maker.one_sided else close.size // 2]
-            at, size, tolerance = float(epsilons[where]), float(sizes[where]), float(tolerances[close].min())
+            at, size = float(epsilons[where]), float(sizes[where])
+            tolerance = float(tolerances[close].min())
             tried[close] = True
             if np.isfinite(enough[close]).all():
                 deep = max(size, float(enough[close].min()))

@@ -22,7 +22,7 @@ from hush.accounting.groups import Group
 from hush.accounting.losses import GaussianPair
 from hush.accounting.mechanisms import Mechanism
 from hush.accounting.outcomes import Outcomes
-from hush.accounting.parts import Part, Single, by_curve
+from hush.accounting.parts import LITTLE, Part, Single, by_curve
 from hush.accounting.points import GaussianLaw, Scattered
 from hush.accounting.tilted import Side
 
@@ -50,7 +50,7 @@ def fits(mechanism: Mechanism) -> bool:
 @np.errstate(all="ignore")
 def epsilon(mechanism: Mechanism, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on epsilon."""
-    parts = _parts(mechanism, log_delta)
+    parts: Sequence[Part] = _parts(mechanism, log_delta)
     aim = _aim(parts, log_delta=log_delta)
     low, high = 0.0, math.inf
     if aim is None or aim.at > _FAR:
@@ -78,7 +78,7 @@ def epsilon(mechanism: Mechanism, log_delta: float, tolerance: float) -> tuple[f
         if low >= EPSILON_LIMIT or is_narrow(low, high, 1.1 * tolerance) or _STILL * before < high - low < math.inf:
             break
         sharper *= _closer((high - low) / (tolerance * high))
-        aim = task.aimed(log_delta=log_delta) or aim
+        parts, aim = task.parts, task.aimed(log_delta=log_delta) or aim
     return low, high
 
 
@@ -96,7 +96,7 @@ def _closer(excess: float) -> float:
 @np.errstate(all="ignore")
 def log_delta(mechanism: Mechanism, epsilon: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on log delta at one epsilon."""
-    parts = _parts(mechanism, _DEPTHS[0])
+    parts: Sequence[Part] = _parts(mechanism, _DEPTHS[0])
     squared = sum(part.count * grouped.plain(part.group) for part in parts)
     seen = float(gaussian_curve(squared)(np.array([epsilon]))[0][0]) if squared > 0 else -math.inf
     if seen > -tolerance:
@@ -132,7 +132,7 @@ def log_delta(mechanism: Mechanism, epsilon: float, tolerance: float) -> tuple[f
         if high - low <= 2 * enough or _STILL * before < high - low < math.inf:
             break
         sharper *= _closer((high - low) / enough)
-        aim = task.aimed(epsilon=epsilon) or aim
+        parts, aim = task.parts, task.aimed(epsilon=epsilon) or aim
     return low, high
 
 
@@ -142,6 +142,8 @@ class Task:
 
     aim: Aim
     laws: tuple[tuple[GaussianLaw | tuple[Outcomes, Outcomes], int], ...]
+    parts: tuple[Part, ...]
+    """With models that are closer."""
     large: bool = True
 
     @property
@@ -217,17 +219,21 @@ class Task:
 
 def _task(parts: Sequence[Part], aim: Aim, enough: float) -> Task:
     """With pairs that together change log delta by no more than that."""
+    moved: list[Part] = []
     laws: list[tuple[GaussianLaw | tuple[Outcomes, Outcomes], int]] = []
-    by_curves = sum(part.known is None for part in parts)
+    decide = sum(
+        part.known is None and shares.worth.sum() > LITTLE for part, shares in zip(parts, aim.shares, strict=True)
+    )
     for part, shares in zip(parts, aim.shares, strict=True):
-        pair = part.pair(shares, enough / by_curves)
+        pair, learned = part.pair(shares, enough / max(decide, 1))
+        moved.append(learned)
         found = Outcomes.of(pair)
         if found is None:
             assert isinstance(pair, GaussianPair)
             laws.append((GaussianLaw(pair.mu**2), part.count))
         else:
             laws.append((found, part.count))
-    return Task(aim, tuple(laws))
+    return Task(aim, tuple(laws), tuple(moved))
 
 
 def _parts(mechanism: Mechanism, log_delta: float) -> list[Part]:

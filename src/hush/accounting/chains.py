@@ -73,6 +73,16 @@ def _beyond(epsilons: Array, lower: Array, upper: Array, log_least: float) -> fl
     return last + math.log1p(-math.expm1(log_least - low) / fall * (1 - 1e-14)) * (1 - 1e-15)
 
 
+def below_chords(epsilons: Array, upper: Array, largest: float) -> Array:
+    """Upper bounds on log delta: it is convex in e^eps and 0 at the largest loss, below all chords that end there."""
+    if not math.isfinite(largest):
+        return upper
+    left = np.log(-np.expm1(np.minimum(epsilons - largest, 0.0)))
+    near = epsilons > largest * (1 - 1e-6)  # where the distance has few digits
+    chords = np.minimum.accumulate(np.where(near, math.inf, upper - left)) + left + 1e-9
+    return np.where(near, upper, np.fmin(upper, chords))
+
+
 def enclosed(less: Power, more: Power, size: int, largest: float) -> Enclosed:
     """The group's pair between two finite ones, from bands of the single record's power, with losses up to so much."""
     below, above = less.times(size, upper=False), more.times(size, upper=True)
@@ -107,17 +117,9 @@ class Chain:
         self.epsilons = np.append(self.epsilons, new)[order]
         # delta falls with epsilon: each bound holds on one side of its point
         self.lower = np.maximum.accumulate(np.append(self.lower, lower)[order][::-1])[::-1]
-        self.upper = self._below_chords(np.minimum.accumulate(np.append(self.upper, upper)[order]))
+        upper = np.minimum.accumulate(np.append(self.upper, upper)[order])
+        self.upper = below_chords(self.epsilons, upper, self.largest)
         self.model = self._corrected()
-
-    def _below_chords(self, upper: Array) -> Array:
-        """delta is convex in e^eps and 0 at the largest loss: it lies below the chords that end there."""
-        if not math.isfinite(self.largest):
-            return upper
-        left = np.log(-np.expm1(np.minimum(self.epsilons - self.largest, 0.0)))
-        near = self.epsilons > self.largest * (1 - 1e-6)  # where the distance has few digits
-        chords = np.minimum.accumulate(np.where(near, math.inf, upper - left)) + left + 1e-9
-        return np.where(near, upper, np.fmin(upper, chords))
 
     def _corrected(self) -> Model:
         """The rough model, moved to what is known."""
@@ -129,18 +131,12 @@ class Chain:
             return self.rough
         gaps = (self.upper - self.lower)[known]
         known[known] = gaps <= max(4 * float(gaps.min()), TOLD)
-        return self._moved_to(self.epsilons[known], 0.5 * (self.lower + self.upper)[known])
+        return self.rough.moved_to(self.epsilons[known], 0.5 * (self.lower + self.upper)[known])
 
     def above(self) -> Model:
         """The rough model, moved to the upper bounds: what is known of deep links may be little."""
         known = (self.upper < 0) & np.isfinite(self.upper) & (self.epsilons > 0)
-        return self._moved_to(self.epsilons[known], self.upper[known]) if known.any() else self.rough
-
-    def _moved_to(self, at: Array, logs: Array) -> Model:
-        ratio = (logs - 1) / (self.rough.at(at) - 1)
-        places = np.union1d(self.rough.epsilons, at)
-        moved = 1 + (self.rough.at(places) - 1) * np.interp(np.log(np.maximum(places, 1e-12)), np.log(at), ratio)
-        return Model(places, np.minimum.accumulate(np.minimum(moved, -1e-12)))
+        return self.rough.moved_to(self.epsilons[known], self.upper[known]) if known.any() else self.rough
 
     def glance(self, links: Links) -> None:
         """Ask for the links themselves, roughly: so that a closer look is had where they are."""

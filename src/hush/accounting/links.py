@@ -62,6 +62,13 @@ class Model:
     def at(self, epsilons: Array) -> Array:
         return np.interp(epsilons, self.epsilons, self.logs)
 
+    def moved_to(self, at: Array, logs: Array) -> Model:
+        """So that it has these logs at ascending epsilons > 0."""
+        ratio = (logs - 1) / (self.at(at) - 1)
+        places = np.union1d(self.epsilons, at)
+        moved = 1 + (self.at(places) - 1) * np.interp(np.log(np.maximum(places, 1e-12)), np.log(at), ratio)
+        return Model(places, np.minimum.accumulate(np.minimum(moved, -1e-12)))
+
     def levels(self) -> tuple[Array, Array, Array]:
         """Slopes in descending order, and logs of levels and powers that rise with them."""
         falls = np.maximum(-np.gradient(self.logs, self.epsilons), 1e-9)

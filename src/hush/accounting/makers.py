@@ -30,6 +30,7 @@ _NEGLIGIBLE = -36.0, -24.0, -16.0  # logs of what a line may miss: where the fir
 _LARGE = -30.0  # a log delta for which losses are mostly large
 _ORDERS = np.geomspace(0.8, 1.25, 21)  # as parts of a line's own
 _ROUGHLY = 0.03  # of log delta: known no better, bins of C_p cost less than integrals without
+_BLUNT = 0.3  # of log delta: known no better, bins cost less than labelled integrals
 _FURTHEST = 1e6  # an epsilon that no link needs
 _ALMOST = 1.3  # times what is asked for, which is less than what is needed
 _NEARBY = 0.7  # logs of epsilons
@@ -225,7 +226,7 @@ class Sampled:
         elif saddle < _MANY:
             size = saddle
         lost = sum(abs(math.log(max(epsilon, 1e-300) / other)) < _NEARBY for other in self.lost)
-        binned = self.binned.curve(epsilon, size, tolerance) if lost > 0 else None
+        binned = self.binned.curve(epsilon, size, tolerance) if lost > 0 or enough > _BLUNT else None
         if binned is not None and (lost > 1 or width_at(binned, epsilon) <= enough):
             return binned
         found = self.jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hush.accounting import chains, grouped
 from hush.accounting.aims import Shares, few_points
@@ -31,14 +32,19 @@ from hush.accounting.powers import of_lines
 _ROUGHLY = 80  # points of a model's curve
 _CORNERS = 24_000  # of a model's power curve
 _ROUNDING = 32.0  # minus the log of a share that may be rounding
-_LITTLE = 1e-3  # of log delta: worth no glance
+LITTLE = 1e-3
+"""Of log delta: worth no glance."""
 _ALIKE = 1.5  # times as far as equal links would have to be
+_BULK = -20.0  # a log delta below which hardly any losses are
 _BINS = 200  # of the single record's curve, each of one worth
+_GLANCES = 6  # links of a chain
 _QUANTILES = np.linspace(0.0, 1.0, 80)  # of what decides, to which chains are followed
 _DEEPER = 3.0  # logs below the first level: one more chain
 _AROUND = 1.05  # times as far as a model says
 _TANGENT = 0.5  # of how far the curve lies above the tangent at another place
-_LOOSEST = 2.0  # of log delta: what it may be off where that is worth nothing
+_LOOSEST = 10.0  # of log delta: what it may be off where that is worth nothing
+_NO_SLOPE = 1.0  # of log delta: where it may be off by more, slopes don't matter
+_SAME = 0.3  # of what it may be off: next to nothing
 _FEWEST, _MOST = 60, 5000  # points
 _MOST_CORNERS = 120_000  # of a group's power curve
 _SHARPEST = 2e-5  # of log delta, or of 1: no bound is asked to be closer
@@ -123,13 +129,15 @@ class Part:
 
     def glanced(self, shares: Shares) -> Part:
         """With a model moved to what a glance tells, at the chain to where most of it is decided."""
-        if self.known is not None or shares.alike or not self.count * shares.worth.sum() > _LITTLE:
+        if self.known is not None or shares.alike or not self.count * shares.worth.sum() > LITTLE:
             return self
         at = float(shares.middle(np.array([0.5]))[0])
         chain = chains.Chain(
             self.single.oracle, self.model, self.group.size, self.single.log_least, self.single.largest
         )
-        chain.glance(self.model.links(self.group.size, epsilon=at))
+        links = self.model.links(self.group.size, epsilon=at)
+        some = np.linspace(0, links.slopes.size - 1, _GLANCES).round().astype(int)
+        chain.glance(replace(links, slopes=np.sort(np.abs(links.slopes))[some]))
         return replace(self, moved=chain.model)
 
     @cached_property
@@ -205,7 +213,9 @@ class Part:
 
     def worth(self, shares: Shares) -> Worth:
         if shares.alike:
-            return Worth(np.zeros(1), _ALIKE * shares.epsilons / self.group.size, shares.worth)
+            told = self.model.epsilons[self.model.logs > _BULK]
+            end = min(_ALIKE * float(shares.epsilons[0]) / self.group.size, float(told.max(initial=0.0)))
+            return Worth(np.zeros(1), np.full(1, end), shares.worth)
         epsilons, links = self._chains_to(shares.middle(_QUANTILES))
         if epsilons.size == 0 or not shares.worth.any():
             return Worth(np.zeros(1), np.zeros(1), np.zeros(1))
@@ -222,19 +232,48 @@ class Part:
         told = worth.ravel() > 0
         return Worth(low.ravel()[told], high.ravel()[told], worth.ravel()[told])
 
-    def pair(self, shares: Shares, enough: float) -> Pair:
-        """Between two finite ones: what it is unsure of changes the composition's log delta by no more than that."""
+    def pair(self, shares: Shares, enough: float) -> tuple[Pair, Part]:
+        """Between two finite ones: what it is unsure of changes the composition's log delta by no more than that.
+
+        And the part with a model moved to what was seen.
+        """
         if self.known is not None:
-            return self.known
+            return self.known, self
         places, allowed = self._planned(self.worth(shares), 0.5 * enough / self.count)
-        sizes = self.model.at(places)
-        sharp = np.maximum(allowed / np.clip(-sizes, 1.0, _DEEP), _SHARPEST)
-        lower, upper = self.single.oracle(places, sizes, sharp)
+        lower, upper = self._asked(places, allowed)
         # delta falls: a lower bound holds to the left as well, an upper bound to the right
         lower, upper = np.maximum.accumulate(lower[::-1])[::-1], np.minimum.accumulate(upper)
+        upper = chains.below_chords(places, upper, self.single.largest)
         log_least = self.single.log_least
         bands = chains.bands(places, np.maximum(lower, log_least), upper, log_least)
-        return chains.enclosed(*bands, self.group.size, float(places.max()))
+        told = (places > 0) & np.isfinite(lower) & (upper - lower <= chains.TOLD)
+        model = self.model.moved_to(places[told], 0.5 * (lower + upper)[told]) if told.any() else self.model
+        return chains.enclosed(*bands, self.group.size, float(places.max())), replace(self, moved=model)
+
+    def _asked(self, places: Array, allowed: Array) -> tuple[Array, Array]:
+        """Bounds on log delta of the single record, as good as that."""
+        sizes = self.model.at(places)
+        # points that say less than how far apart they are say nothing of a slope
+        apart = np.diff(np.interp(places, *_passed(self.model, float(places[-1])))) ** 2
+        told = np.minimum(np.append(apart, np.inf), np.append(np.inf, apart))
+        sharp = np.where(allowed > _NO_SLOPE, allowed, np.minimum(allowed, told))
+        sharp = np.maximum(sharp / np.clip(-sizes, 1.0, _DEEP), _SHARPEST)
+        return self.single.oracle(places, sizes, np.where(self._straight(places, allowed), np.inf, sharp))
+
+    def _straight(self, places: Array, allowed: Array) -> NDArray[np.bool_]:
+        """Where delta falls to 0 at the largest loss about straight: chords from before tell enough, lines no more."""
+        top = self.single.largest
+        if not places[-1] > _NEAR_TOP * top:
+            return np.zeros(places.shape, dtype=bool)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steep = self.model.at(places) - np.log(-np.expm1(np.minimum(places - top, 0.0)))
+        end = places >= top * (1 - 1e-5)
+        if end.all():
+            return np.zeros(places.shape, dtype=bool)
+        bent = ~end & ~(np.abs(steep - steep[~end][-1]) <= _SAME * allowed)
+        straight = np.cumsum(bent[::-1])[::-1] == 0  # from here on
+        straight[int(np.argmax(straight))] = False  # the first one is asked
+        return np.asarray(straight & (places > _NEAR_TOP * top))
 
     def _planned(self, worth: Worth, unsure: float) -> tuple[Array, Array]:
         """Ascending places to ask, and what log delta may be off there, as much again going to chords between them.
@@ -257,10 +296,7 @@ class Part:
             near = top - top * np.geomspace(1e-6, 1 - _NEAR_TOP, _TOWARDS)
             places = np.append(places, near[(self.model.at(near) > _DEEPEST) & (near < last)])
         places = np.unique(places)
-        # points that say less than how far apart they are say nothing of a slope
-        apart = np.diff(np.interp(places, dense, passed)) ** 2
-        told = np.minimum(np.append(apart, np.inf), np.append(np.inf, apart))
-        return places, np.minimum(allowed[np.clip(np.searchsorted(ends, places) - 1, 0, _BINS - 1)], told)
+        return places, allowed[np.clip(np.searchsorted(ends, places) - 1, 0, _BINS - 1)]
 
     def _spared(self, ends: Array, each: Array) -> Array:
         """What log delta may be off in each bin, if it may be off by `each` as far as that bin alone is concerned.
