@@ -1,75 +1,45 @@
 """Epsilon and delta of any mechanism, answered by the engine that fits it.
 
 Gaussian, Poisson-subsampled Gaussian and their compositions  -> subsampled (contour integrals, widths of 1e-6 and less)
-anything with a Renyi curve                                    -> moments (upper bounds only)
-one release                                                    -> single (the tails of its loss)
-projected norms, or many kinds of continuous losses            -> heavy (paths sorted by their largest loss)
+anything with a Renyi curve                                    -> published (moments, upper bounds only)
 groups of records, and groups among other steps                -> grouped, beside (links; laws sharp where it counts)
-a few equal samples under replace-one                          -> replaced_few (quadrature), close to delta(0)
-many equal samples under replace-one                           -> replaced_many (one contour integral), no loss large
-other steps that share no lattice                              -> scattered (contour integrals of averaged curves)
-steps on one lattice, and what none of these makes narrow      -> lattice (two discretised laws that enclose the truth)
+all else                                                       -> engines, one direction at a time
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from hush.accounting import (
-    beside,
-    crossing,
-    grouped,
-    heavy,
-    lattice,
-    published,
-    replaced_few,
-    replaced_many,
-    scattered,
-    single,
-    subsampled,
-)
+from hush.accounting import beside, crossing, engines, grouped, heavy, published, single, subsampled
 from hush.accounting.asked import heavy_curve
-from hush.accounting.bounded import largest_total
 from hush.accounting.bounds import Bounds
 from hush.accounting.checks import as_number
 from hush.accounting.errors import Array
 from hush.accounting.groups import Group
-from hush.accounting.hopeless import least_delta, log_short_of_one, surely_beyond
-from hush.accounting.kinds import FAR_BELOW, Steps, directions, gaussian_composition, has_renyi, refuse_extremes
+from hush.accounting.hopeless import least_delta
+from hush.accounting.kinds import FAR_BELOW, directions, gaussian_composition, has_renyi, refuse_extremes
 from hush.accounting.kinds import tolerance as usual_tolerance
 from hush.accounting.leaks import left_of, log_holds, sampled_leaks, without_leaks
 from hush.accounting.losses import Atoms, Enclosed
 from hush.accounting.mechanisms import Mechanism, compose
-from hush.accounting.points import Points, exact, loss_range
+from hush.accounting.points import exact, loss_range
 from hush.accounting.releases import Guarantees, RandomisedResponse, Tradeoff
 from hush.accounting.sampled import Poisson, Uniform
-
-Engine = Callable[[Steps, float, float], tuple[float, float]]
 
 EPSILON_LIMIT = crossing.EPSILON_LIMIT
 _TINY = 4e-16
 _LOOSE = 1.2e-15  # what largest losses lose: a product, an amplification, and a sum of them
 _FURTHEST = 1e6  # epsilons beyond are asked no more: delta is no larger there
-_NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
-_ENOUGH = 0.01  # the relative width of an interval that no other engine makes narrower
-_FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsilon
-_NEXT_TO_ONE = -34.0  # log of 1 - delta: in floating point it is 1
 _FAR_OUT = 100.0  # an epsilon beyond which a curve shows nothing
 _CURVED = 1.5e-4  # of delta: what a whole curve of heavy tails may be off
 _UNSEEN = 0.02  # of a delta too small to be seen on it
-_FEW = 4  # epsilons that may each have a look of their own
 _SHARPLY = 2e-5  # of delta: and of sampled Gaussians where no line is sharp
 _SHOWN = 0.3  # of the tolerance: what a whole curve need not tell apart of delta
 _SMALLEST = 1e-300
-_LOWEST = -600.0  # log of a delta that no floating-point number shows much of
-_DEEP_TAIL = -250.0  # and one where tails of projections have few digits left
 _CROWD = 1000  # records in a group whose chain takes a while
-_ENUMERABLE = 1000  # totals of all steps together
 
 
 def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) -> Bounds:
@@ -97,7 +67,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         if fewer.lower >= EPSILON_LIMIT:  # fewer records tell no more
             return fewer
     least, most, aim = 0.0, math.inf, tolerance or usual_tolerance(mechanism)
-    if isinstance(mechanism, Group) and log_delta < _NEAR_ONE and grouped.fits(mechanism):
+    if isinstance(mechanism, Group) and log_delta < engines.NEAR_ONE and grouped.fits(mechanism):
         least, most = grouped.epsilon(mechanism, log_delta, aim)
         most = min(most, _largest(mechanism)[1])
         projected = any(heavy.fits(steps) for steps in directions(mechanism.inner))  # their curves take seconds
@@ -112,15 +82,15 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         lower, upper = max(least, lower), min(most, upper)
         upper = min(upper, _largest(mechanism)[1])
         return _ordered((lower, upper if upper <= EPSILON_LIMIT else math.inf))
-    if beside.fits(mechanism) and log_delta < _NEAR_ONE:
+    if beside.fits(mechanism) and log_delta < engines.NEAR_ONE:
         least, most = beside.epsilon(mechanism, log_delta, aim)
         most = min(most, _largest(mechanism)[1])
         return _ordered((least, most if most <= EPSILON_LIMIT else math.inf))
     found: list[tuple[float, float]] = []
     for steps in directions(mechanism, delta):
-        if found and _falls_before(steps, found[0][0], log_delta):
+        if found and engines.falls_before(steps, found[0][0], log_delta):
             continue  # the other direction has the larger epsilon
-        found.append(_epsilon(steps, log_delta, aim, found[0][0] if found else 0.0))
+        found.append(engines.epsilon(steps, log_delta, aim, found[0][0] if found else 0.0))
         if found[-1][0] >= EPSILON_LIMIT:
             break  # the other direction changes nothing
     lowest = max(least, *(end for end, _ in found))
@@ -128,43 +98,6 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     if known and left_of(delta, known)[0] >= 0:
         highest = min(highest, _largest_finite(mechanism))
     return _ordered((lowest, highest if highest <= EPSILON_LIMIT else math.inf))
-
-
-def _epsilon(steps: Steps, log_delta: float, tolerance: float, known: float) -> tuple[float, float]:
-    """By contour integrals or, where all atoms share a lattice, by that; by both if one isn't enough.
-
-    Of less than is `known` of the other direction it is enough to know that it is.
-    """
-    if surely_beyond(steps, log_delta):
-        return EPSILON_LIMIT, math.inf
-    engines: list[Engine] = [lattice.epsilon]
-    by_tails: Engine = partial(heavy.epsilon, known=known)
-    if log_delta < _NEAR_ONE:
-        contour = by_tails if heavy.fits(steps) else scattered.epsilon
-        engines.insert(1 if lattice.shares_lattice(steps) else 0, contour)
-        if heavy.serves(steps) and not heavy.fits(steps):
-            engines.insert(len(engines) - 1, by_tails)  # deep, or with a tiny rate: one large loss may decide
-    if len(steps) == 1 and steps[0][1] == 1:
-        # between two pairs nothing knows more than their own curves
-        engines = [_single_epsilon] if isinstance(steps[0][0], Enclosed) else [_single_epsilon, *engines]
-    if log_delta < _NEAR_ONE and scattered.enumerated(steps, _ENUMERABLE) is not None:
-        engines = [scattered.epsilon]  # a sum over all that can happen: nothing knows more
-    if (beside_atoms := single.among(steps)) is not None and log_delta < _NEAR_ONE:
-        return crossing.root_of_each(beside_atoms, 1.0, log_delta, tolerance)
-    if replaced_few.fits(steps, log_delta):
-        engines.insert(0, replaced_few.epsilon)
-    if replaced_many.fits(steps) and log_delta < _NEAR_ONE:
-        engines.insert(0, replaced_many.epsilon)
-    low, high = 0.0, math.inf
-    for engine in engines:
-        found = engine(steps, log_delta, tolerance)
-        low, high = max(low, found[0]), min(high, found[1])
-        # the lattice knows less of heavy tails, and all others less of deltas close to delta(0)
-        best = engine is replaced_few.epsilon or (engine is by_tails and heavy.fits(steps))
-        enough = max(1.1 * tolerance, _ENOUGH if best else 0.0)
-        if low >= EPSILON_LIMIT or high <= known or high - low <= max(enough * high, _FINEST) < math.inf:
-            break
-    return low, high
 
 
 def _epsilon_beside_leaks(rest: Mechanism, left: tuple[float, float], tolerance: float | None) -> Bounds:
@@ -188,11 +121,6 @@ def _largest_finite(mechanism: Mechanism) -> float:
         for steps in directions(mechanism)
     ]
     return max(math.fsum(count * top for top, count in row) for row in tops) * (1 + 4 * _LOOSE)
-
-
-def _single_epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
-    """Of one release, by the tails of its loss."""
-    return crossing.root_of_each(single.curve(steps[0][0]), 1.0, log_delta, tolerance)
 
 
 def delta(mechanism: Mechanism, epsilon: float) -> Bounds:
@@ -240,7 +168,8 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
     if beyond.all():
         return np.full(len(epsilons), -np.inf), np.full(len(epsilons), -np.inf)
     gaussian = gaussian_composition(mechanism)
-    by_links = isinstance(mechanism, Group) and gaussian is None and epsilons.size <= _FEW and grouped.fits(mechanism)
+    few = epsilons.size <= engines.FEW
+    by_links = isinstance(mechanism, Group) and gaussian is None and few and grouped.fits(mechanism)
     finite = None if gaussian is not None or by_links else _finite_curve(mechanism, floor)
     if gaussian is not None:
         lower, upper = subsampled.log_delta(gaussian, epsilons, _SHARPLY if floor > 0 else 0.0)
@@ -250,9 +179,7 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
         lower, upper = np.array([low for low, _ in found]), np.array([high for _, high in found])
     elif finite is not None:
         lower, upper = finite(epsilons)
-    elif epsilons.size > _FEW and (
-        is_heavy(mechanism, floor) or (epsilons[-1] < _FAR_OUT and _is_fine(mechanism, floor))
-    ):
+    elif not few and (is_heavy(mechanism, floor) or (epsilons[-1] < _FAR_OUT and _is_fine(mechanism, floor))):
         most = _CURVED if floor == 0 else _UNSEEN
         lower, upper = heavy_curve(directions(mechanism, floor), epsilons, _CURVED, most)
     else:
@@ -265,87 +192,18 @@ def log_delta_curve(mechanism: Mechanism, epsilons: Array, floor: float = 0.0) -
 def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Array, Array]:
     """Certified bounds on log delta of pairs composed."""
     aim = usual_tolerance(mechanism)
-    if epsilons.size <= _FEW and beside.fits(mechanism):
+    if epsilons.size <= engines.FEW and beside.fits(mechanism):
         found = [beside.log_delta(mechanism, float(epsilon), aim) for epsilon in epsilons]
         return np.array([low for low, _ in found]), np.array([high for _, high in found])
     curves: list[tuple[Array, Array]] = []
     for steps in directions(mechanism, floor):
         if curves and not epsilons.any():
             continue  # delta(0) is the same in both directions
-        if curves and epsilons.size <= _FEW and _is_below(steps, epsilons, curves[0][0]):
+        if curves and epsilons.size <= engines.FEW and engines.is_below(steps, epsilons, curves[0][0]):
             continue  # the other direction has the larger delta
         rival = curves[0][1] if curves else None
-        curves.append(_log_delta(steps, epsilons, aim, _SHOWN * aim if floor > 0 else 0.0, rival))
+        curves.append(engines.log_delta(steps, epsilons, aim, _SHOWN * aim if floor > 0 else 0.0, rival))
     return np.max([low for low, _ in curves], axis=0), np.max([high for _, high in curves], axis=0)
-
-
-def _log_delta(
-    steps: Steps, epsilons: Array, tolerance: float, shown: float = 0.0, rival: Array | None = None
-) -> tuple[Array, Array]:
-    """In one direction: as well as a curve shows, or only from above as far as another direction's doesn't hide it."""
-    if np.all(epsilons >= largest_total(steps)):
-        return np.full(len(epsilons), -np.inf), np.full(len(epsilons), -np.inf)
-    least = least_delta(steps)
-    if least > 1 - 1e-9:
-        return np.full(len(epsilons), math.log(least)), np.zeros(len(epsilons))
-    if (short := log_short_of_one(steps, float(epsilons[-1]))) < _NEXT_TO_ONE:
-        return np.full(len(epsilons), math.log1p(-math.exp(short))), np.zeros(len(epsilons))
-    if scattered.enumerated(steps, _ENUMERABLE) is not None:
-        return scattered.log_delta(steps, epsilons, tolerance)
-    if len(steps) == 1 and steps[0][1] == 1:
-        lower, upper = single.curve(steps[0][0])(epsilons)
-        if isinstance(steps[0][0], Enclosed) or _settled(lower, upper, tolerance):
-            return lower, upper
-    if (beside_atoms := single.among(steps)) is not None:
-        return beside_atoms(epsilons)
-    if (
-        epsilons.size <= _FEW
-        and replaced_few.serves(steps, epsilons)
-        and (curve := replaced_few.curve(steps)) is not None
-    ):
-        lower, upper = curve(epsilons)
-        if _settled(lower, upper, 12 * tolerance):
-            return lower, upper
-    finite = all(isinstance(exact(pair), Points) for pair, _ in steps)
-    on_lattice = lattice.shares_lattice(steps) and (finite or epsilons.size > _FEW)
-    if on_lattice or (epsilons.size > _FEW and not scattered.fits(steps)):
-        return lattice.log_delta(steps, epsilons, tolerance, shown, rival)  # one law serves many epsilons
-    by_tails = heavy.fits(steps) and epsilons.size <= _FEW
-    lower, upper = (
-        heavy.log_delta(steps, epsilons, tolerance, rival)
-        if by_tails
-        else scattered.log_delta(steps, epsilons, tolerance)
-    )
-    hidden = rival is not None and np.all(upper <= rival)
-    # the lattice knows less of heavy tails, and of what is deep or too far out to be seen
-    deep = _DEEP_TAIL if by_tails or np.all(lower == -np.inf) else _LOWEST
-    if hidden or _settled(lower, upper, 12 * tolerance) or np.all(upper < deep):
-        return lower, upper
-    if heavy.serves(steps) and not heavy.fits(steps) and epsilons.size <= _FEW:
-        low, high = heavy.log_delta(steps, epsilons, tolerance, rival)
-        lower, upper = np.maximum(lower, low), np.minimum(upper, high)
-        if _settled(lower, upper, 12 * tolerance):
-            return lower, upper
-    low, high = lattice.log_delta(steps, epsilons, tolerance, shown, rival)
-    return np.maximum(lower, low), np.minimum(upper, high)
-
-
-def _falls_before(steps: Steps, epsilon: float, log_delta: float) -> bool:
-    """Whether a glance shows that delta is that small at epsilon: as no loss is larger, or as heavy tails are seen."""
-    if largest_total(steps) <= epsilon:
-        return True
-    return heavy.fits(steps) and heavy.is_below(steps, epsilon, log_delta)
-
-
-def _is_below(steps: Steps, epsilons: Array, log_deltas: Array) -> bool:
-    """Whether a glance shows that a curve lies nowhere above these values."""
-    return all(_falls_before(steps, float(e), float(log)) for e, log in zip(epsilons, log_deltas, strict=True))
-
-
-def _settled(lower: Array, upper: Array, tolerance: float) -> bool:
-    """Whether bounds on log delta are narrow everywhere; both are -inf where delta is 0."""
-    with np.errstate(invalid="ignore"):
-        return bool(np.all((upper == lower) | (upper - lower <= tolerance * np.maximum(1.0, -upper))))
 
 
 def log_least(mechanism: Mechanism, floor: float = 0.0) -> float:
