@@ -18,10 +18,10 @@ from hush.tabular.survey import Question
 
 def tradeoff_plot(curve: ErrorCurve, epsilon: float, delta: float) -> Plot:
     """Missed against false alarms: the certified band, blind guessing, and what (epsilon, delta) alone would say."""
-    alpha = curve.alpha
+    alpha, lower, upper = curve.drawn()
     times = math.exp(min(epsilon, 700.0))  # more would overflow, and can't be told apart
     classical = np.maximum.reduce([1 - delta - times * alpha, (1 - delta - alpha) / times, 0 * alpha])
-    best = int(np.argmin(alpha + curve.lower))
+    best = int(np.argmin(alpha + lower))
     total = floor(100 * curve.error_sum.lower, 1)
     return Plot(
         "tradeoff",
@@ -30,14 +30,14 @@ def tradeoff_plot(curve: ErrorCurve, epsilon: float, delta: float) -> Plot:
         Axis("misses (type II error)", 0, 1, percent=True),
         (
             Line("guessing blindly", [0, 1], [1, 0], 4),
-            Line("best possible attack (certified)", alpha.tolist(), curve.lower.tolist(), 0),
+            Line("best possible attack (certified)", alpha.tolist(), lower.tolist(), 0),
             Line("what epsilon and delta alone say", alpha.tolist(), classical.tolist(), 1),
         ),
         (
-            Band("within an attacker's reach", alpha.tolist(), curve.lower.tolist(), (1 - alpha).tolist(), 0),
-            Band("", alpha.tolist(), curve.lower.tolist(), curve.upper.tolist(), 0),
+            Band("within an attacker's reach", alpha.tolist(), lower.tolist(), (1 - alpha).tolist(), 0),
+            Band("", alpha.tolist(), lower.tolist(), upper.tolist(), 0),
         ),
-        (Mark(float(alpha[best]), float(curve.lower[best]), f"both errors:\n{total}% or more", apart=(0.6, 0.64)),),
+        (Mark(float(alpha[best]), float(lower[best]), f"both errors:\n{total}% or more", apart=(0.6, 0.64)),),
     )
 
 
