@@ -13,9 +13,10 @@ from hush.accounting import Gaussian, Guarantees, Projected, grouped
 from hush.accounting.answers import log_least
 from hush.accounting.binning import enclosing
 from hush.accounting.brackets import bracket
+from hush.accounting.glances import glance_far
 from hush.accounting.losses import Pair, Poisson
 from hush.accounting.points import Points
-from hush.accounting.projection import ProjectedPair, glance_far
+from hush.accounting.projection import ProjectedPair
 from hush.accounting.single import curve
 
 _CASES = [(0.7, 839, 700.0), (3.1, 263, 9000.0), (30.0, 1000, 9000.0), (30.0, 1000, 2.5), (0.3, 1000, 300.0)]

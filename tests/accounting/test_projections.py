@@ -14,8 +14,9 @@ from projected import Kind, composed
 
 from hush.accounting import Gaussian, Projected
 from hush.accounting.binning import enclosing
+from hush.accounting.glances import glance
 from hush.accounting.losses import Pair, Poisson
-from hush.accounting.projection import ProjectedPair, glance
+from hush.accounting.projection import ProjectedPair
 
 
 @pytest.mark.parametrize(("seed", "delta"), [(9, 1e-5), (9, 1e-8), (0, 1e-12), (4, 1e-20)])

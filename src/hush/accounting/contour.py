@@ -1,7 +1,7 @@
 """Certified delta(epsilon) of compositions of (Poisson-subsampled) Gaussian steps, from one contour integral.
 
 line.py has the integral and its aliases.  Here the line is chosen, through the saddle point, and the integrand is
-evaluated on it.  What else can go wrong is bounded: the nodes left out (`transform.log_decay` falls with |Im s|), the
+evaluated on it.  What else can go wrong is bounded: the nodes left out (`shifted.log_decay` falls with |Im s|), the
 quadrature behind Lambda, rounding, and the mass outside the x-interval.  docs/certificate.md has the proofs.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hush.accounting import transform
+from hush.accounting import shifted, transform
 from hush.accounting.line import (
     LOG_NEGLIGIBLE,
     Line,
@@ -146,7 +146,7 @@ def _cut_excess(grid: Grid, powers: Numbers, scale: float = 0.0, spacing: float 
 
 def _log_mean(grid: Grid, powers: Array) -> Array:
     """log E[g^r; x in the interval] at real r, with what the quadrature may miss."""
-    large, missed = transform.overflows(grid, powers), transform.log_missed(grid, powers)
+    large, missed = transform.overflows(grid, powers), shifted.log_missed(grid, powers)
     result = np.empty(powers.shape)
     if large.any():
         result[large] = np.logaddexp(transform.log_moments(grid, powers[large]), missed[large])
@@ -190,7 +190,7 @@ def _height(task: Problem, c: float, value: float, spacing: float, log_negligibl
     def is_high_enough(height: float) -> bool:
         log_tail = 0.5 * task.gaussian * (c * (c + 1) - height**2) - value
         for (grid, share), size in zip(grids, sizes, strict=True):
-            log_tail += share * grid.step.count * transform.log_decay(grid, power, height, size)
+            log_tail += share * grid.step.count * shifted.log_decay(grid, power, height, size)
         return bool(log_tail < log_negligible)
 
     heights = 8 * spacing * 1.4 ** np.arange(math.ceil(math.log(_MOST_NODES / 8, 1.4)) + 1)
@@ -217,17 +217,17 @@ def _evaluate(
         repeats = grid.step.count
         wanted = np.log(1e-12 / repeats) - 8
         scale = transform.log_scale(grid, real_power)
-        widest, shift = transform.sufficient_spacing(grid, real_power, height, wanted + scale)
+        widest, shift = shifted.sufficient_spacing(grid, real_power, height, wanted + scale)
         fine = grid.refined(min(widest, grid.spacing))
         if fine.size * count > _MOST_TERMS:
             return None
         excess = np.asarray(_cut_excess(fine, powers, scale, powers[1].imag), dtype=complex)
-        step_error = np.exp(wanted) + transform.end_sizes(fine, real_power, height, shift, scale)
+        step_error = np.exp(wanted) + shifted.end_sizes(fine, real_power, height, shift, scale)
         step_error = step_error + transform.rounding(fine, real_power, np.abs(powers), scale)
         modulus = np.abs(np.exp(-scale) + excess)
         total = total + repeats * (log1p(excess) if scale == 0 else _log(excess) + scale)
         error = error + repeats * (np.log1p(step_error / np.maximum(modulus, 1e-300)) + 8 * UNIT_ROUNDOFF * scale)
-        log_tail += repeats * transform.log_decay(fine, real_power, height, float(np.log(modulus[0])) + scale)
+        log_tail += repeats * shifted.log_decay(fine, real_power, height, float(np.log(modulus[0])) + scale)
     error = error + 4 * UNIT_ROUNDOFF * np.abs(total)
     scale = float(total[0].real)
     shape = np.exp(total - scale)

@@ -22,9 +22,9 @@ import numpy as np
 
 from hush.accounting.crossing import EPSILON_LIMIT
 from hush.accounting.doubts import doubts
+from hush.accounting.glances import glance
 from hush.accounting.laws import UNDERFLOW
 from hush.accounting.losses import Enclosed, GaussianPair, Pair
-from hush.accounting.projection import glance
 
 _PLACES = np.geomspace(1e-6, 3e4, 60)
 _SHARES = 1 / (1 + np.exp(-np.linspace(-4.0, 4.0, 33)))

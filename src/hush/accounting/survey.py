@@ -13,9 +13,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hush.accounting.glances import glance, glance_far
 from hush.accounting.laws import spread
 from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
-from hush.accounting.projection import ProjectedPair, glance, glance_far
+from hush.accounting.projection import ProjectedPair
 
 _SMALLEST = 1e-10  # loss that is told apart, or a hundredth of what is usual
 LARGEST = 1e4  # no epsilon beyond is looked for
