@@ -12,7 +12,11 @@ from scipy import integrate
 from scipy.special import log_ndtr, ndtr
 
 from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, RandomisedResponse, beside
+from hush.accounting.aims import Shares
+from hush.accounting.groups import Group
+from hush.accounting.losses import Enclosed
 from hush.accounting.mechanisms import REPLACE_ONE, Mechanism
+from hush.accounting.parts import Part, Single
 
 Array = NDArray[np.float64]
 
@@ -251,3 +255,11 @@ def test_delta_next_to_one_where_every_loss_is_large() -> None:
     assert log_missed < -15
     found = run.delta(epsilon)
     assert 0.999 <= found.lower <= 1 == found.upper
+
+
+def test_a_group_that_is_worth_next_to_nothing_is_asked_all_the_same() -> None:
+    """A share of 5e-324, the smallest number there is, times what a link has of it is 0: that had been an error."""
+    group = (Gaussian(2.0).poisson(0.01) * 10).group(3)
+    assert isinstance(group, Group)
+    pair, _ = Part(Single(group), 1, -50.0).pair(Shares(np.array([1.0]), np.array([5e-324])), 0.1)
+    assert isinstance(pair, Enclosed)

@@ -230,6 +230,8 @@ class Part:
         low = np.where(before * links < 0, 0.0, np.minimum(one, other) / _AROUND)
         high = np.maximum(one, other) * _AROUND
         told = worth.ravel() > 0
+        if not told.any():
+            return Worth(np.zeros(1), np.zeros(1), np.zeros(1))
         return Worth(low.ravel()[told], high.ravel()[told], worth.ravel()[told])
 
     def pair(self, shares: Shares, enough: float) -> tuple[Pair, Part]:
