@@ -37,6 +37,7 @@ _RARE = -22.0  # log of the share of delta that losses below the first bin may h
 _NEVER = -36.0  # and those above the last one, where floating-point numbers can tell
 _SHALLOW = -600.0  # log of such a delta
 _BINS = 25_000  # at most, of all kinds together
+_MOST_BINS = 100_000  # of one kind of step, whatever its losses are
 _LONG = 50_000_000  # steps
 _FEW = 0.1  # large losses expected: with more of them they aren't one at a time
 _BENT = 40.0  # a second difference beyond which three values aren't on a parabola
@@ -339,6 +340,7 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
         finest = usual if usual < 0.05 * rough.ends[0] or len(roots) < MANY else rough.ends[0]
         density = factor * root + np.where(inside, np.maximum(1 / (growth * np.abs(nodes) + 0.02 * finest), steep), 0.0)
         number = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(nodes)))
+        number *= min(1.0, _MOST_BINS / float(number[-1]))  # wider ones are no less true
         levels = np.arange(1, math.floor(number[-1])) + 0.5
         places = np.interp(levels, number, nodes)
         ends = [max(low, nodes[0]), high]

@@ -9,8 +9,12 @@ near 1 another bound is sharper, for any 0 < t < 1:
 
     1 - delta(eps) = sum of min(P, e^eps Q) <= e^{t eps} sum P^{1-t} Q^t,
 
-a product over the steps, and by Hoelder's inequality no smaller where outcomes are binned.  And delta is never below
-the chance of an infinite loss.
+a product over the steps, and by Hoelder's inequality no smaller where outcomes are binned.  Where one loss above eps + y
+is enough, with T steps and A that some step has one, Q(A) <= T e^{-eps-y} max P_i, so that
+
+    delta(eps) >= P(A) - e^eps Q(A) >= (1 - T e^-y) P(A).
+
+And delta is never below the chance of an infinite loss.
 """
 
 from __future__ import annotations
@@ -56,7 +60,20 @@ def surely_beyond(steps: Sequence[tuple[Pair, int]], log_delta: float) -> bool:
 def log_delta_above(steps: Sequence[tuple[Pair, int]], epsilon: float) -> float:
     """A lower bound on log delta, seen without composing anything: it tells where delta is next to 1."""
     short = log_short_of_one(steps, epsilon)
-    return max(_seen(steps, epsilon, doubted=True), math.log1p(-math.exp(short)) if short < 0 else -math.inf)
+    near_one = math.log1p(-math.exp(short)) if short < 0 else -math.inf
+    return max(_seen(steps, epsilon, doubted=True), near_one, _log_one_is_enough(steps, epsilon))
+
+
+def _log_one_is_enough(steps: Sequence[tuple[Pair, int]], epsilon: float) -> float:
+    """log of (1 - e^-50) times the chance that some step alone loses 50 and log T more than epsilon, from below."""
+    edge = np.array([epsilon + 50 + math.log(sum(count for _, count in steps))])
+    log_none = 0.0
+    for pair, count in steps:
+        lower = pair.lower if isinstance(pair, Enclosed) else pair
+        p, q = lower.masses(edge)
+        p, _ = doubts(lower, p, q, edge).less(p, q)
+        log_none += count * math.log1p(-min(max(float(p[-1]), 0.0), 1 - 2.0**-53))
+    return math.log(-math.expm1(log_none)) - 1e-9 if log_none < 0 else -math.inf
 
 
 @np.errstate(all="ignore")
