@@ -9,8 +9,8 @@ near 1 another bound is sharper, for any 0 < t < 1:
 
     1 - delta(eps) = sum of min(P, e^eps Q) <= e^{t eps} sum P^{1-t} Q^t,
 
-a product over the steps, and by Hoelder's inequality no smaller where outcomes are binned.  Where one loss above eps + y
-is enough, with T steps and A that some step has one, Q(A) <= T e^{-eps-y} max P_i, so that
+a product over the steps, and by Hoelder's inequality no smaller where outcomes are binned.  Where one loss above
+eps + y is enough, with T steps and A that some step has one, Q(A) <= T e^{-eps-y} max P_i, so that
 
     delta(eps) >= P(A) - e^eps Q(A) >= (1 - T e^-y) P(A).
 
