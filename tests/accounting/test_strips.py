@@ -133,3 +133,22 @@ def test_nodes_that_are_rounded_count_where_a_window_is_narrow():
         true = mp.fsum(rule.spacing * mp.npdf(x) * mp.erfc((x - 3) / width / mp.sqrt(2)) / 2 for x in nodes)
     computed = rule.mgf(np.zeros(1))[0]
     assert abs(computed - true) <= rule.rounding(0.0, np.zeros(1), False)[0]
+
+
+@pytest.mark.parametrize(("noise", "first", "last"), [(0.1, 150.0, 200.0), (0.1, 90.0, 95.0)])
+def test_what_lies_left_of_a_far_label_is_bounded(noise, first, last):
+    """Where e^u is no floating-point number any more, below the axis, too; against an integral by mpmath."""
+    part = Part(Step(rate=0.5, noise=noise, count=1), Edge(last, 1.0), Edge(first, 1.0))
+    real, height, shift = 1.5, 2.0, -0.1 * noise
+    left = part.cells[0]
+    with mp.workdps(20):
+
+        def modulus(x):
+            at = mp.mpc(x, shift)
+            ratio = mp.mpf(1) / 2 + mp.exp(at / noise - 1 / (2 * mp.mpf(noise) ** 2)) / 2
+            window = (mp.erfc((at - last) / mp.sqrt(2)) - mp.erfc((at - first) / mp.sqrt(2))) / 2
+            power = mp.exp(mp.mpc(real, height) * mp.log(ratio))
+            return abs(power * window * mp.exp(-at * at / 2) / mp.sqrt(2 * mp.pi))
+
+        true = mp.log(mp.quad(modulus, [left - 4 * k * mp.mpf(noise) for k in range(5, -1, -1)]))
+    assert float(true) <= part.log_left(real, height, shift) < math.inf

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -135,13 +136,18 @@ class Atoms:
     def atoms(self) -> tuple[float, ...]:
         return self.losses if len(self.losses) <= 32 else ()
 
+    @cached_property
+    def _arrays(self) -> tuple[Array, Array, Array]:
+        """Losses, P- and Q-masses; groups have thousands of them, and ask as often."""
+        return np.array(self.losses), np.array(self.p), np.array(self.q)
+
     def log_delta(self, epsilons: Array, margin: float = 0.0) -> Array:
         """log delta of this one pair, its finite part taken (1 + margin) times.
 
         All terms of E_P[(1 - exp(eps - L))_+] are positive, so small ones keep their digits.  Losses beyond the last
         epsilon e of a few enter as sums: 1 - exp(eps - L) = 1 - exp(eps - e) + exp(eps - e) (1 - exp(e - L)).
         """
-        losses, p = np.asarray(self.losses), np.asarray(self.p)
+        losses, p, _ = self._arrays
         found = np.empty(epsilons.shape)
         order = np.argsort(epsilons, kind="stable")
         for start in range(0, order.size, _TOGETHER):
@@ -159,10 +165,9 @@ class Atoms:
             return np.asarray(np.log(self.infinite + (1 + margin) * found))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        where = np.searchsorted(edges, np.asarray(self.losses), side="left")
-        bins = edges.size + 1
-        p = np.bincount(where, np.asarray(self.p), bins).astype(np.float64)
-        q = np.bincount(where, np.asarray(self.q), bins).astype(np.float64)
+        losses, *both = self._arrays
+        where = np.searchsorted(edges, losses, side="left")
+        p, q = (np.bincount(where, masses, edges.size + 1).astype(np.float64) for masses in both)
         p[-1] += self.infinite
         q[0] += self.vanishing
         return p, q

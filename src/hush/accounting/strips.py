@@ -240,7 +240,8 @@ class Part:
             size = min(size, linear + 1e-9 * abs(linear))
         outer = size + 0.5 * shift**2
         if shift < 0:
-            outer += height * min(2 * math.exp(math.log(rate) + exponent - math.log1p(-rate)), math.pi)
+            odds = min(math.log(rate) + exponent - math.log1p(-rate), 1.0)  # further out they are no number any more
+            outer += height * min(2 * math.exp(odds), math.pi)
         window = 0.0 if self.rises is None else -math.inf  # without `rises` W is 1 far to the left, and a little more
         for edge in self.edges:
             y, turned = (edge.place - left) / edge.width, abs(shift) / edge.width
