@@ -7,10 +7,11 @@ import math
 import numpy as np
 
 from hush.accounting import lattice
-from hush.accounting.answers import EPSILON_LIMIT, delta, epsilon, is_heavy, log_delta_curve, log_least
+from hush.accounting.answers import EPSILON_LIMIT, epsilon, error_sum, log_delta_curve
 from hush.accounting.bounds import Bounds
 from hush.accounting.checks import check_whole
 from hush.accounting.errors import Array, ErrorCurve, Lines, default_levels, lines_from_curve
+from hush.accounting.general import is_heavy, log_least
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi
 from hush.accounting.leaks import without_leaks
@@ -68,10 +69,3 @@ def _roughly(mechanism: Mechanism, delta: float) -> Bounds:
         return epsilon(mechanism, delta)
     found = lattice.guess(directions(mechanism)[0], math.log(delta))
     return Bounds(found, found) if found < EPSILON_LIMIT else Bounds(EPSILON_LIMIT, math.inf)
-
-
-def error_sum(mechanism: Mechanism) -> Bounds:
-    """The smallest sum of type I and type II error: 1 - delta(0)."""
-    advantage = delta(mechanism, 0.0)
-    low, high = math.nextafter(1 - advantage.upper, 0.0), math.nextafter(1 - advantage.lower, 2.0)
-    return Bounds(low, min(high, 1.0))

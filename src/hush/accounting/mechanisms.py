@@ -186,9 +186,9 @@ class Mechanism(ABC):
 
     def error_sum(self) -> Bounds:
         """The smallest sum of type I and type II error of any attack: 1 - delta(0)."""
-        from hush.accounting import curves
+        from hush.accounting import answers
 
-        return curves.error_sum(self)
+        return answers.error_sum(self)
 
     def advantage(self) -> Bounds:
         """The largest membership-inference advantage, true minus false positive rate: delta(0), the total variation."""

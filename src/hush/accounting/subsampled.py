@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from hush.accounting import contour, jumps, landing, lattice
+from hush.accounting import contour, jumps, landing
 from hush.accounting.closed import gaussian_curve, single_curve
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.crossing import EPSILON_LIMIT, Curve, certified_root, is_narrow, mirrored, within
@@ -188,7 +189,7 @@ def _epsilon(composition: Composition, direction: int, target: float) -> tuple[t
             if _is_fairly_narrow(low, high):
                 break
     if not _is_fairly_narrow(low, high):
-        low, high = within((low, high), lattice.epsilon(composition.pairs(direction), target))
+        low, high = within((low, high), _lattice().epsilon(composition.pairs(direction), target))
     return (low, high), curve
 
 
@@ -219,7 +220,7 @@ def _guesses(composition: Composition, direction: int, target: float, known: tup
             yield guess
     # near 0 the saddle point knows nothing: start at a small part of what the steps reach
     yield min(reach_below(composition.steps) / 30, high)
-    low, high = within(known, lattice.epsilon(composition.pairs(direction), target, tolerance=0.03))
+    low, high = within(known, _lattice().epsilon(composition.pairs(direction), target, tolerance=0.03))
     if np.isfinite(high) and high > 0:
         yield float(np.sqrt(low * high)) if low > 0 else 0.5 * high
 
@@ -312,7 +313,7 @@ def _log_delta(
             ahead = 0.0
             continue
         if not done[0] and not many:
-            rough = lattice.log_delta(composition.pairs(direction), epsilons[waiting[:1]])
+            rough = _lattice().log_delta(composition.pairs(direction), epsilons[waiting[:1]])
             low[0], high[0] = max(low[0], rough[0][0]), min(high[0], rough[1][0])
         if not done[0] and many:
             poor.append(int(waiting[0]))
@@ -322,7 +323,7 @@ def _log_delta(
         waiting, ahead = waiting[~done], 4 * spread
     if poor:
         at = np.array(sorted(poor))
-        low, high = lattice.log_delta(composition.pairs(direction), epsilons[at], shown=shown)
+        low, high = _lattice().log_delta(composition.pairs(direction), epsilons[at], shown=shown)
         lower[at], upper[at] = np.fmax(lower[at], low), np.fmin(upper[at], high)
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper), curves
 
@@ -356,3 +357,10 @@ def _curve_at(
         if jump is not None and not jump_width > width:
             return jump.log_delta, 0.0
     return (None if line is None else line.log_delta), 0.0
+
+
+def _lattice() -> ModuleType:
+    """Imported when it is needed, which is seldom."""
+    from hush.accounting import lattice
+
+    return lattice

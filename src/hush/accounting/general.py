@@ -1,0 +1,161 @@
+"""Epsilon and delta of mechanisms other than Gaussian steps: groups, groups among other steps, and steps of any kind.
+
+groups of records                                              -> grouped (links of a chain)
+groups among other steps                                       -> beside (laws sharp where it counts)
+one release with finitely many outcomes                        -> single (a sum)
+steps of any kind                                              -> engines, one direction at a time
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from hush.accounting import beside, crossing, engines, grouped, heavy, single
+from hush.accounting.answers import LOOSE, largest
+from hush.accounting.asked import heavy_curve
+from hush.accounting.crossing import EPSILON_LIMIT
+from hush.accounting.groups import Group
+from hush.accounting.hopeless import least_delta
+from hush.accounting.kinds import FAR_BELOW, directions, has_renyi
+from hush.accounting.kinds import tolerance as usual_tolerance
+from hush.accounting.leaks import left_of, sampled_leaks
+from hush.accounting.losses import Array, Atoms, Enclosed
+from hush.accounting.mechanisms import Mechanism, compose
+from hush.accounting.points import exact, loss_range
+from hush.accounting.releases import Guarantees, RandomisedResponse, Tradeoff
+from hush.accounting.sampled import Poisson, Uniform
+
+_FAR_OUT = 100.0  # an epsilon beyond which a curve shows nothing
+_CURVED = 1.5e-4  # of delta: what a whole curve of heavy tails may be off
+_UNSEEN = 0.02  # of a delta too small to be seen on it
+_SHOWN = 0.3  # of the tolerance: what a whole curve need not tell apart of delta
+_CROWD = 1000  # records in a group whose chain takes a while
+
+
+def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) -> tuple[float, float]:
+    """Bounds on the smallest epsilon >= 0 at a delta between 0 and 1."""
+    log_delta = math.log(delta)
+    if (known := sampled_leaks(mechanism)) and left_of(delta, known)[1] < 0:
+        return EPSILON_LIMIT, math.inf  # the leak alone exceeds delta
+    if isinstance(mechanism, Group) and mechanism.size > _CROWD:
+        low, _ = epsilon(replace(mechanism, size=_CROWD), delta, tolerance)
+        if low >= EPSILON_LIMIT:  # fewer records tell no more
+            return low, math.inf
+    least, most, aim = 0.0, math.inf, tolerance or usual_tolerance(mechanism)
+    if isinstance(mechanism, Group) and log_delta < engines.NEAR_ONE and grouped.fits(mechanism):
+        least, most = grouped.epsilon(mechanism, log_delta, aim)
+        most = min(most, largest(mechanism)[1])
+        projected = any(heavy.fits(steps) for steps in directions(mechanism.inner))  # their curves take seconds
+        if projected and least == 0 and math.isinf(most):  # its tails' digits end before the chain does
+            beyond = grouped.log_delta(mechanism, EPSILON_LIMIT, aim)[0] > log_delta
+            least = EPSILON_LIMIT if beyond else mechanism.inner.epsilon(delta).lower
+        if projected or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
+            return least, most
+    finite = _finite_curve(mechanism, delta)
+    if finite is not None:
+        low, high = crossing.root_of_each(finite, 1.0, log_delta, aim)
+        return max(least, low), min(most, high, largest(mechanism)[1])
+    if beside.fits(mechanism) and log_delta < engines.NEAR_ONE:
+        least, most = beside.epsilon(mechanism, log_delta, aim)
+        return least, min(most, largest(mechanism)[1])
+    found: list[tuple[float, float]] = []
+    for steps in directions(mechanism, delta):
+        if found and engines.falls_before(steps, found[0][0], log_delta):
+            continue  # the other direction has the larger epsilon
+        found.append(engines.epsilon(steps, log_delta, aim, found[0][0] if found else 0.0))
+        if found[-1][0] >= EPSILON_LIMIT:
+            break  # the other direction changes nothing
+    lowest = max(least, *(end for end, _ in found))
+    highest = min(most, max(end for _, end in found), largest(mechanism)[1])
+    if known and left_of(delta, known)[0] >= 0:
+        highest = min(highest, _largest_finite(mechanism))
+    return lowest, highest
+
+
+def _largest_finite(mechanism: Mechanism) -> float:
+    """The largest total loss beside infinite ones, rounded up: there delta is the leak."""
+    tops = [
+        [(law.top if (law := exact(pair)) is not None else loss_range(pair)[1], count) for pair, count in steps]
+        for steps in directions(mechanism)
+    ]
+    return max(math.fsum(count * top for top, count in row) for row in tops) * (1 + 4 * LOOSE)
+
+
+def log_delta(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Array, Array]:
+    """Certified bounds on log delta at ascending epsilons >= 0, the larger of both directions."""
+    few = epsilons.size <= engines.FEW
+    if isinstance(mechanism, Group) and few and grouped.fits(mechanism):
+        found = [grouped.log_delta(mechanism, float(epsilon), usual_tolerance(mechanism)) for epsilon in epsilons]
+        return np.array([low for low, _ in found]), np.array([high for _, high in found])
+    if (finite := _finite_curve(mechanism, floor)) is not None:
+        return finite(epsilons)
+    if not few and (is_heavy(mechanism, floor) or (epsilons[-1] < _FAR_OUT and _is_fine(mechanism, floor))):
+        most = _CURVED if floor == 0 else _UNSEEN
+        return heavy_curve(directions(mechanism, floor), epsilons, _CURVED, most)
+    return _composed(mechanism, epsilons, floor)
+
+
+def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Array, Array]:
+    """Certified bounds on log delta of pairs composed."""
+    aim = usual_tolerance(mechanism)
+    if epsilons.size <= engines.FEW and beside.fits(mechanism):
+        found = [beside.log_delta(mechanism, float(epsilon), aim) for epsilon in epsilons]
+        return np.array([low for low, _ in found]), np.array([high for _, high in found])
+    curves: list[tuple[Array, Array]] = []
+    for steps in directions(mechanism, floor):
+        if curves and not epsilons.any():
+            continue  # delta(0) is the same in both directions
+        if curves and epsilons.size <= engines.FEW and engines.is_below(steps, epsilons, curves[0][0]):
+            continue  # the other direction has the larger delta
+        rival = curves[0][1] if curves else None
+        curves.append(engines.log_delta(steps, epsilons, aim, _SHOWN * aim if floor > 0 else 0.0, rival))
+    return np.max([low for low, _ in curves], axis=0), np.max([high for _, high in curves], axis=0)
+
+
+def log_least(mechanism: Mechanism, floor: float = 0.0) -> float:
+    """log of what delta is at least, at any epsilon, as far as it isn't far below the floor.
+
+    Groups of what never tells everything don't either, and their pair, which takes a whole curve, needn't be known.
+    """
+    parts = [(part, count) for part, count in mechanism.parts() if not isinstance(part, Group) or _leaks(part.inner)]
+    if has_renyi(mechanism) or not parts:
+        return -math.inf
+    least = max(least_delta(steps) for steps in directions(compose(parts), floor))
+    return math.log(least) if least > 0 else -math.inf
+
+
+def _leaks(mechanism: Mechanism) -> bool:
+    return log_least(mechanism) > -math.inf
+
+
+def is_heavy(mechanism: Mechanism, floor: float) -> bool:
+    """Whether a whole curve is one of a few kinds of heavy-tailed steps."""
+    if has_renyi(mechanism) or any(isinstance(part, Group) for part, _ in mechanism.parts()):
+        return False
+    return all(heavy.is_simple(steps) for steps in directions(mechanism, floor))
+
+
+def _is_fine(mechanism: Mechanism, floor: float) -> bool:
+    """Whether a whole curve is one of samples whose losses may be too fine for a lattice."""
+    samples = all(isinstance(part, Poisson | Uniform) for part, _ in mechanism.parts())
+    return samples and all(heavy.is_fine(steps) for steps in directions(mechanism, floor))
+
+
+def _finite_curve(mechanism: Mechanism, floor: float = 0.0) -> crossing.Curve | None:
+    """The curve of a single release whose pair is finite and symmetric: a sum, no engine needed."""
+    parts = mechanism.parts()
+    if (
+        len(parts) > 1
+        or parts[0][1] > 1
+        or not isinstance(parts[0][0], Group | Tradeoff | Guarantees | RandomisedResponse)
+    ):
+        return None
+    only = parts[0][0]
+    pair = only.pair_above(floor * FAR_BELOW) if isinstance(only, Group) else only.pair()
+    lower, upper = (pair.lower, pair.upper) if isinstance(pair, Enclosed) else (pair, pair)
+    if not (isinstance(lower, Atoms) and isinstance(upper, Atoms)):
+        return None
+    return single.curve(pair)
