@@ -265,8 +265,9 @@ def rounding(grid: Grid, real_power: float, sizes: Array, scale: float = 0.0) ->
 
     In units of 4 u.  A node's loss l is off by 4 |l| and by |dl/du| times what u is off (`exponent_doubt`).  The
     argument r l + log weight of its exponential is off by r times that, by 2 |r l| for four operations on each of its
-    turns, and by 1 |log weight|; the exponential by 1, and two turns and their products by 3; sums of 16 products by 7,
-    and of n in pairs by (22 + log2(n/128)) u, less than 6 for any n here.
+    turns, and by 1 |log weight|; the exponential by 1, and two turns and their products by 3; sums of 16 products, 32 u
+    of their real and imaginary parts each in whatever order, by 12; and of n in pairs by (22 + log2(n/128)) u, less
+    than 6 for any n here.
     The same in the sums of weights and of g - 1, and 1 |scale| where there is one.  By the series,
     |e^z - 1 - z| <= 0.6 |z|^2 with a slope of at most 1.3 |z|, all but what u is off is less than 60 |z|^2.
     """
@@ -278,7 +279,7 @@ def rounding(grid: Grid, real_power: float, sizes: Array, scale: float = 0.0) ->
     with np.errstate(over="ignore"):
         tilted = np.exp(real_power * grid.loss[far] + (grid.log_weight[far] - scale))
         ratio = np.exp(grid.loss[far] + grid.log_weight[far])
-    constant = float((tilted * (18 + scale + np.abs(grid.log_weight[far]))).sum() + 8 * weight[far].sum())
+    constant = float((tilted * (23 + scale + np.abs(grid.log_weight[far]))).sum() + 8 * weight[far].sum())
     linear = float((tilted * (6 * loss[far] + off[far])).sum() + 16 * np.abs(_weighted_ratio(grid, far)).sum())
     linear += float((ratio * off[far]).sum())
     return 4 * UNIT_ROUNDOFF * (constant + sizes * linear + (sizes + sizes**2) * quadratic)
