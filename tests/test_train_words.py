@@ -226,7 +226,11 @@ def test_ctrl_c_while_the_records_are_read_stops_at_once(
         signal.raise_signal(signal.SIGINT)  # to this thread: os.kill may reach another one first
 
     monkeypatch.setattr(beginning, "prepare", interrupted)
-    assert train(data) == 130
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        assert train(data) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err == "Stopped at once.\n"
     assert not (data.parent / "run").exists()
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from hush.accounting import Gaussian, Guarantees, Projected, grouped
-from hush.accounting.answers import log_least
 from hush.accounting.binning import enclosing
 from hush.accounting.brackets import bracket
+from hush.accounting.general import log_least
 from hush.accounting.glances import glance_far
 from hush.accounting.losses import Pair, Poisson
 from hush.accounting.points import Points
