@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +88,13 @@ def released(path: Path) -> int:
     return len(path.read_bytes().splitlines()) if path.exists() else 0
 
 
+def damaged(path: Path) -> int:
+    """How many records of a ledger read afresh are torn; nothing else may be wrong with it."""
+    remarks = [re.fullmatch(r"(The last|\d+) .*damaged.*, counted as spent\.", text) for text in Ledger(path).verify()]
+    assert all(remarks)
+    return sum(1 if found[1] == "The last" else int(found[1]) for found in remarks if found)
+
+
 def filled(path: Path, blocks: int = 6) -> tuple[Ledger, str]:
     """A ledger with some blocks, the last of them closed early."""
     ledger = Ledger(path, Budget(3.0, 1e-5))
@@ -111,9 +119,11 @@ def test_killing_the_process_at_any_moment_leaves_a_ledger_with_all_that_was_rel
             ledger, log = tmp_path / f"{attempt % 5}", tmp_path / f"{attempt % 5}.released"
             live(ledger, log, closes, rng.uniform(0.0, 0.1))
             assert spent(ledger) >= released(log)
-            # each life over-counts by the block it was killed in, at most
-            assert spent(ledger) <= released(log) + BLOCK * (attempt // 5 + 1)
-            assert Ledger(ledger).verify() == ()
+            # each life over-counts by the block it was killed in, at most, and by another where the kill tore a record:
+            # a write across two pages may end between them
+            torn = damaged(ledger)
+            assert torn <= attempt // 5 + 1
+            assert spent(ledger) <= released(log) + BLOCK * (attempt // 5 + 1 + torn)
             progress += released(log)
         for _ in range(20):  # on a busy machine lives are short: let some last until enough was released to mean much
             if progress > 10:
