@@ -461,3 +461,39 @@ def test_the_shell_gets_the_answer_and_the_status() -> None:
     bad = shell("epsilon", *MNIST, "--delta", "0")
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.count("\n") == 1
+
+
+def test_a_decimal_rate_is_sampled_uniformly_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its fraction has more records than anybody: the nearest with fewer stands for it."""
+    given = ["--sampling", "uniform", "--noise", "3", "--delta", "1e-5"]
+    found = ask(capsys, "epsilon", *given, "--rate", "0.12345678901234568", "--steps", "5")
+    assert 0 < found["epsilon_lower"] <= found["epsilon"] < 5
+    assert ask(capsys, "calibrate", *given, "--epsilon", "1", "--find", "rate", "--steps", "50")["epsilon"] <= 1
+
+
+@pytest.mark.parametrize("noise", ["0.03", "0.005"])
+def test_an_approximation_that_overflows_hides_no_answer(capsys: pytest.CaptureFixture[str], noise: str) -> None:
+    found = ask(capsys, "epsilon", "--rate", "0.5", "--noise", noise, "--steps", "3", "--delta", "1e-5")
+    assert found["epsilon_lower"] > 1000
+    assert found["epsilon_clt"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(["--epochs", "60"], "needs --steps"), (["--steps", "9", "--sampling", "none"], "needs sampling")],
+)
+def test_finding_a_rate_says_what_it_needs(capsys: pytest.CaptureFixture[str], given: list[str], said: str) -> None:
+    asked = ["calibrate", "--find", "rate", "--noise", "1", "--epsilon", "1", "--delta", "1e-5"]
+    assert cli.main([*asked, *given]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_rate_below_one_of_all_records_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["epsilon", "--sampling", "uniform", "--rate", "1e-17", "--noise", "2", "--steps", "3", "--delta", "1e-5"]
+    assert cli.main(asked) == 2
+    assert "--rate is less than one of" in " ".join(capsys.readouterr().err.split())
+
+
+def test_nothing_is_to_be_quoted_beyond_the_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    told = tell(capsys, "compare", "--rate", "0.5", "--noise", "0.1", "--steps", "1000", "--delta", "1e-5")
+    assert "no epsilon to quote" in told

@@ -25,6 +25,7 @@ from hush.accounting import (
     limits,
     moments,
 )
+from hush.accounting.errors import lines_from_curve
 
 MNIST = Gaussian(1.3).poisson(256 / 60_000) * 3516
 
@@ -223,7 +224,8 @@ def test_group_privacy_by_curves_encloses_the_gaussian_closed_form(mu: float, si
 
 @pytest.mark.parametrize("points", [10, 50, 1000])
 def test_the_bands_lines_enclose_the_attackers_power_at_any_level_and_coarseness(points: int) -> None:
-    below, above = curves._lines(Gaussian(2.0), points, 1e-100)
+    epsilons = curves.spread_epsilons(Gaussian(2.0), points, 1e-100)
+    below, above = lines_from_curve(epsilons, *answers.log_delta_curve(Gaussian(2.0), epsilons))
     alpha = np.geomspace(1e-30, 1, 300)
     power = ndtr(ndtri(alpha) + 0.5)
     assert np.all(below.power(alpha) >= power * (1 - 1e-12))
@@ -480,3 +482,36 @@ def test_far_out_delta_is_told_to_be_below_all_that_can_be_asked_for(run: Mechan
     assert 0 < bounds.upper < 1e-100
     sampled = run.neighbours == ADD_REMOVE and len(run.parts()) == 1
     assert not sampled or run.moments().delta(epsilon) < 1e-100
+
+
+@pytest.mark.parametrize(
+    ("run", "leak"),
+    [
+        (Gaussian(0.2).uniform(129, of=17903) * 13_736, 0.0),  # delta(600) is large
+        (Projected(0.8, 148).poisson(0.25) * 7585, 0.0),
+        ((Gaussian(0.5) * 100).group(10), 0.0),
+        (Laplace(0.3) * 50 + Guarantees.of(0.1, 0.01, ADD_REMOVE), 0.01),
+    ],
+)
+def test_without_false_alarms_only_what_tells_everything_is_found(run: Mechanism, leak: float) -> None:
+    curve = run.tradeoff()
+    assert curve.lower[0] == pytest.approx(1 - leak, abs=1e-13)
+    assert curve.lower[0] <= 1 - leak <= curve.upper[0]
+    # that is so at 0 alone: as soon as there are false alarms at all, finite losses count
+    alpha, lower, upper = curve.drawn()
+    assert alpha[1] == math.ulp(0.0)
+    assert np.all(lower <= upper)
+
+
+@pytest.mark.parametrize("unsure", [1e-4, 3e-3])
+def test_the_band_is_hardly_wider_than_the_deltas_behind_it(unsure: float) -> None:
+    """Chords to the next points would make it nearly twice as wide: longer ones don't hang on single points."""
+    mu, epsilons = 1.2, np.linspace(0, 8, 600)
+    delta = ndtr(-epsilons / mu + mu / 2) - np.exp(epsilons) * ndtr(-epsilons / mu - mu / 2)
+    below, above = lines_from_curve(epsilons, np.log(delta) - unsure, np.log(delta) + unsure)
+    alpha = np.geomspace(1e-4, 1, 300)
+    exact = ndtr(ndtri(alpha) + mu)
+    low, high = above.power(alpha), below.power(alpha)
+    assert np.all(low <= exact + 1e-15)
+    assert np.all(exact <= high + 1e-15)
+    assert np.max(high - low) <= 1.1 * unsure + 1e-4

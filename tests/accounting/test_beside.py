@@ -232,6 +232,29 @@ def test_groups_that_tell_next_to_nothing_beside_a_largest_loss() -> None:
     assert found.upper - found.lower <= 1.1e-3 * found.upper
 
 
+@pytest.mark.parametrize("beyond", [-1e-3, 1e-6, 1e-5])
+def test_delta_is_told_on_a_cliff(beyond: float) -> None:
+    """Beside a largest loss of 20 * 4 * 0.114336, whose chance is p: p times the others' delta at what is beyond it.
+
+    Every other loss of that group is lower by twice 0.114336.  The samples' own delta comes from them alone.
+    """
+    samples = Gaussian(498.0, REPLACE_ONE).uniform(64, of=4862381).group(20) * 40
+    coins = (RandomisedResponse(0.114336, REPLACE_ONE) * 4).group(20)
+    top = 80 * 0.114336
+    found = (samples + coins).delta(top + beyond)
+    below = coins.delta(top - 1e-3)
+    assert below.upper - below.lower < 1e-6 * below.upper
+    chance = 0.5 * (below.lower + below.upper) / -math.expm1(-1e-3)
+    if beyond > 0:
+        alone = samples.delta(beyond)
+        assert found.lower <= chance * alone.upper * (1 + 1e-5)
+        assert chance * alone.lower * (1 - 1e-5) <= found.upper
+    else:  # the samples hardly move that
+        assert found.lower <= below.upper * (1 + 1e-2)
+        assert below.lower * (1 - 1e-2) <= found.upper
+    assert found.upper - found.lower < 0.3 * found.upper
+
+
 def test_delta_next_to_one_where_every_loss_is_large() -> None:
     """Nine times a hundred steps with little noise: delta was anything from 0 to 1.
 

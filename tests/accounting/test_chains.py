@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 
@@ -28,7 +29,7 @@ from hush.accounting import (
 from hush.accounting.answers import log_delta_curve
 from hush.accounting.asked import Asked
 from hush.accounting.closed import gaussian_curve
-from hush.accounting.errors import corner
+from hush.accounting.errors import corner, corners
 from hush.accounting.groups import Group
 from hush.accounting.losses import Array, Atoms, Enclosed, Pair
 from hush.accounting.makers import Replaced, Whole
@@ -73,7 +74,7 @@ def test_corners_lie_below_the_curve_whatever_the_bounds(seed: int) -> None:
     dense = np.linspace(0, 13, 20_001)
     for log_alpha in -np.linspace(0, 60, 40):
         power = np.min(np.logaddexp(log_delta(dense), dense + log_alpha))
-        lines = [corner(epsilons, lower, upper, j) for j in range(epsilons.size - 1)]
+        lines = [*zip(*corners(epsilons, lower, upper), strict=True)]
         lines += [*zip(epsilons, lower, strict=True), (float(epsilons[-1]), -math.inf)]
         least = min(float(np.logaddexp(value, at + log_alpha)) for at, value in lines)
         assert least <= power + 1e-9
@@ -91,11 +92,12 @@ def test_a_corner_lies_below_both_chords_to_the_last_place(seed: int) -> None:
     with mpmath.workdps(60):
         y = [mpmath.exp(float(epsilon)) for epsilon in epsilons]
         least, most = ([mpmath.exp(float(log)) for log in side] for side in (lower, upper))
-        for j in range(1, epsilons.size - 2):
-            place, log_value = corner(epsilons, lower, upper, j)
+        for j, reach in itertools.product(range(1, epsilons.size - 2), (1, 2, 3)):
+            i, k = max(j - reach, 0), min(j + 1 + reach, epsilons.size - 1)
+            place, log_value = corner(epsilons, lower, upper, j, i, k)
             at, value = mpmath.exp(place), mpmath.exp(log_value)
-            before = least[j] - (most[j - 1] - least[j]) / (y[j] - y[j - 1]) * (at - y[j])
-            after = least[j + 1] + (least[j + 1] - most[j + 2]) / (y[j + 2] - y[j + 1]) * (y[j + 1] - at)
+            before = least[j] - (most[i] - least[j]) / (y[j] - y[i]) * (at - y[j])
+            after = least[j + 1] + (least[j + 1] - most[k]) / (y[k] - y[j + 1]) * (y[j + 1] - at)
             assert y[j] <= at <= y[j + 1]
             assert value <= max(after, least[j + 1])
             assert value <= max(before, least[j + 1])

@@ -16,12 +16,13 @@ from busy import BUSY
 from projected import Kind, composed
 from scipy.special import kve
 
-from hush.accounting import Gaussian, Laplace, Projected, binning, heavy
+from hush.accounting import Gaussian, Laplace, Projected, RandomisedResponse, binning, heavy
 from hush.accounting.answers import log_delta_curve
 from hush.accounting.cells import rough_look
 from hush.accounting.curves import spread_epsilons
 from hush.accounting.kinds import directions
 from hush.accounting.losses import GaussianPair, Poisson
+from hush.accounting.mechanisms import ADD_REMOVE, REPLACE_ONE
 from hush.accounting.projection import ProjectedPair
 
 
@@ -293,3 +294,26 @@ def test_the_lower_end_of_the_first_bin_keeps_its_mass():
     less, more = binning.enclosing(Poisson(GaussianPair(1 / 2.185), 4e-4), edges)
     for law in (less, more):
         assert float(np.exp(law.logs).sum()) + law.infinite == pytest.approx(1.0, abs=1e-12)
+
+
+def test_many_kinds_deep_down_are_as_narrow_as_promised() -> None:
+    """Lines of tails are blunt here; averaged curves aren't, and are asked as well."""
+    sampled = [(0.4, 0.0786), (1.83, 4.6e-5), (14.2, 0.0238), (17.4, 0.181), (18.6, 0.405), (4.52, 5.1e-4)]
+    whole = [0.301, 0.322, 0.324, 12.2]
+    noisy = [Laplace(0.124).poisson(7.4e-5), Laplace(8.04).poisson(2.5e-3), Laplace(0.106)]
+    coins = [RandomisedResponse(likelier, ADD_REMOVE) for likelier in (1.586, 2.67)]
+    run = sum([*(Gaussian(s).poisson(p) for s, p in sampled), *map(Gaussian, whole), *noisy, *coins])
+    low, high = run.epsilon(9e-76)
+    assert high - low <= 1e-3 * high
+    assert run.delta(low * (1 - 1e-9)).upper >= 9e-76
+    assert run.delta(high * (1 + 1e-9)).lower <= 9e-76
+
+
+def test_bounds_sharper_than_can_be_had_are_as_sharp_as_can_be() -> None:
+    """Asked for 3e-5 of log delta, a bracket had too many nodes for a line: 4.7 wide, where 1e-4 was had to 2e-3."""
+    (steps,) = directions(Gaussian(0.62917, REPLACE_ONE).poisson(2.3969e-4) * 287)
+    rough, at = rough_look(steps), np.array([10.79])
+    sharp, enough = (heavy.curve_at(rough, 10.79, -70.8, tolerance)(at) for tolerance in (2.7e-5, 1e-4))
+    assert sharp[1] - sharp[0] < 0.01
+    assert sharp[0] <= enough[1]
+    assert enough[0] <= sharp[1]

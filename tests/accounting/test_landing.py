@@ -180,3 +180,16 @@ def test_one_jump_that_decides_is_found_at_once() -> None:
     truth, _ = reference.two_steps(0.0334805, 0.105401, REMOVE, 0.0588, digits=30)
     guess = landing.one_jump_epsilon([Step(0.0334805, 0.105401, 2)], float(mp.log(truth)))
     assert guess == pytest.approx(0.0588, rel=1e-4)
+
+
+def test_a_curve_that_only_meets_a_rounded_logarithm_proves_nothing() -> None:
+    """log(delta) is rounded: what isn't a unit beyond it may lie on either side of delta itself."""
+    target = math.log(1e-5)
+
+    def flat(epsilons: Array) -> tuple[Array, Array]:
+        logs = np.where(epsilons < 1, target + 1 - epsilons, target)
+        return logs, logs
+
+    low, high = crossing.certified_root(flat, 1.0, target)
+    assert 0.99 < low < 1
+    assert high == math.inf

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from busy import BUSY
 from mpmath.calculus.quadrature import GaussLegendre
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, logsumexp, ndtr
 
 from hush.accounting import (
+    ADD_REMOVE,
     REPLACE_ONE,
     Gaussian,
     Guarantees,
@@ -23,9 +24,12 @@ from hush.accounting import (
     binned,
     scattered,
 )
+from hush.accounting.closed import single_step_log_delta
+from hush.accounting.contour import REMOVE
 from hush.accounting.losses import Array, GaussianPair, LaplacePair, Pair, Poisson, Uniform, randomised_response
 from hush.accounting.points import sampled_loss
 from hush.accounting.smoothing import Kernel
+from hush.accounting.transform import Step
 
 KINDS = ("plain", "poisson", "reversed", "uniform")
 
@@ -397,3 +401,32 @@ def test_curves_of_losses_too_fine_for_a_lattice_are_narrow() -> None:
         # 1 - delta - e^epsilon alpha touches the curve, which lies above it everywhere else
         short = curve.upper + math.exp(epsilon) * curve.alpha - (1 - float(delta))
         assert -1e-12 <= short.min() <= 1e-3
+
+
+def _one_sampled_gaussian(rate: float, noise: float, epsilons: np.ndarray) -> np.ndarray:
+    """log delta of one step at any epsilon; below log(1 - p) no loss lies, and delta is 1 - e^eps."""
+    known = np.maximum(epsilons, 0.999 * math.log1p(-rate))
+    below = np.log(-np.expm1(np.minimum(epsilons, -1e-9)))
+    return np.where(epsilons < known, below, single_step_log_delta(Step(rate, noise, 1), REMOVE, known))
+
+
+@pytest.mark.parametrize("epsilon", [11.19, 11.21])
+def test_close_to_a_largest_loss_epsilon_has_its_digits(epsilon: float) -> None:
+    """Coins that all fall one way beside two sampled Gaussians: a sum over coins of an integral over one Gaussian."""
+    rate, noise, sampled, coin, few, all_coins = 0.0213, 15.0, 0.00098, 0.056, 40, 67
+    truth = 1 / (1 + math.exp(-coin))
+    up, down = (1 - sampled) * (1 - truth) + sampled * truth, (1 - sampled) * truth + sampled * (1 - truth)
+    x, step = np.linspace(-40, 40, 40_001, retstep=True)
+    log_g = np.log1p(rate * np.expm1(x / noise - 0.5 / noise**2))
+    log_density = -0.5 * x * x - 0.5 * math.log(2 * math.pi) + log_g + math.log(step)
+    terms = []
+    for lies in range(few + 1):
+        losses = (few - lies) * math.log(up / (1 - truth)) + lies * math.log(down / truth)
+        rest = epsilon - all_coins * 0.1665 - losses  # one more coin fallen the other way takes away too much
+        ways = math.log(math.comb(few, lies)) + (few - lies) * math.log(up) + lies * math.log(down)
+        terms.append(ways + logsumexp(log_density + _one_sampled_gaussian(rate, noise, rest - log_g)))
+    log_delta = logsumexp(terms) - all_coins * math.log1p(math.exp(-0.1665))
+    run = Gaussian(noise).poisson(rate) * 2 + RandomisedResponse(coin, ADD_REMOVE).poisson(sampled) * few
+    low, high = (run + RandomisedResponse(0.1665, ADD_REMOVE) * all_coins).epsilon(math.exp(log_delta))
+    assert low <= epsilon <= high
+    assert high - low <= 1e-3 * high

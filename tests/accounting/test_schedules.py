@@ -10,7 +10,8 @@ import pytest
 from scipy import fft
 from scipy.special import ndtr
 
-from hush.accounting import Bounds, Gaussian, Mechanism, compose, decay, integrals, landing, rules, thinning
+from hush.accounting import Bounds, Gaussian, Mechanism, compose, decay, heavy, integrals, landing, rules, thinning
+from hush.accounting.kinds import directions
 from hush.accounting.strips import Edge, Part
 from hush.accounting.transform import Step
 
@@ -51,6 +52,31 @@ def test_a_deep_delta_is_found_again_at_its_epsilon(noise: float, rate: float, s
     assert found.lower <= delta
     assert found.lower == pytest.approx(delta, rel=1e-3)
     assert found.upper == pytest.approx(delta, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "kinds", "rate", "steps", "delta"),
+    [
+        (0.62, 9.0, 10, 7.15e-6, 7972, 1.4e-90),  # [0.47, inf] after 9 s
+        (0.54, 3.94, 4, 9.14e-5, 6, 9e-94),  # 2e-4 wide after 7 s
+        (0.52, 2.26, 30, 7e-4, 210, 3e-43),
+    ],
+)
+def test_kinds_far_apart_agree_with_paths_sorted_by_their_largest_loss(
+    first: float, last: float, kinds: int, rate: float, steps: int, delta: float
+) -> None:
+    run = compose([(Gaussian(noise).poisson(rate), steps) for noise in np.geomspace(first, last, kinds).tolist()])
+    found, log_delta = run.epsilon(delta), math.log(delta)
+    assert found.width <= 1e-6 * found.upper
+    binned = [heavy.epsilon(way, log_delta, 1e-4) for way in directions(run)]
+    low, high = max(low for low, _ in binned), max(high for _, high in binned)
+    assert low <= found.upper
+    assert found.lower <= high
+    assert high - low <= 2e-4 * high
+    back = run.delta(found.lower)
+    assert back.lower * (1 - 1e-9) <= math.exp(log_delta + 1e-3)
+    assert back.upper >= delta * (1 - 1e-9)
+    assert math.log(back.upper / back.lower) < 1e-5
 
 
 def bracket(noises: list[float], rate: float, steps: int, epsilon: float, spacing: float, size: int) -> Bounds:

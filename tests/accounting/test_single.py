@@ -106,7 +106,7 @@ def test_the_rounding_of_a_transform_is_less_than_what_is_claimed(
     noise: float, rate: float, count: int, spacing: float
 ) -> None:
     mp.mp.dps = 40
-    grid = transform.covering_grid(Step(rate, noise, count), 1e-12)
+    grid = transform.grid_for(Step(rate, noise, count), math.log(1e-12))
     powers = 1.7 + 1j * (spacing * np.arange(90.0) if spacing != 0 else np.array([0.0, 0.9, 25.0]))
     found = transform.excess(grid, powers, 0.0, spacing)
     claimed = transform.rounding(grid, 1.7, np.abs(powers))

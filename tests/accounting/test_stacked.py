@@ -12,6 +12,7 @@ from mpmath import mp, mpf
 from hush.accounting import Gaussian, Laplace, stacked
 from hush.accounting.outcomes import Outcomes
 from hush.accounting.points import GaussianLaw
+from hush.accounting.stacks import Window
 
 # a loss of 40 or 300 is rare: where it decides, delta lies far below what a line through the saddle point can tell
 HEAVY = Outcomes(
@@ -38,7 +39,13 @@ def _log_delta(laws: list[tuple[Outcomes, int]], epsilon: float) -> float:
     return float(mp.log(total))
 
 
+# a largest loss, and others so small that they tell how far beyond it epsilon is
+CLIFF = Outcomes(np.array([-9.0, -3.0, 3.0, 9.0]), np.log([1e-4, 0.1, 0.4, 0.5 - 1e-4]), 0.0)
+SMALL = Outcomes(np.array([-2e-6, -1e-6, 1e-6, 2e-6]), np.log([0.1, 0.4, 0.4, 0.1]), 0.0)
+
 LAWS = [
+    ([(CLIFF, 1), (SMALL, 5)], (9.0, 9.000005, 9.0000095)),
+    ([(SMALL, 4), (CLIFF, 2)], (17.9999, 18.000003)),
     ([(HEAVY, 1), (LIGHT, 2)], (0.3, 2.0, 38.0, 299.0)),
     ([(HEAVY, 4)], (0.1, 1.1, 39.0, 41.0, 250.0)),
     ([(LIGHT, 6)], (0.0, 3.3, 10.1)),
@@ -61,12 +68,14 @@ def test_sums_of_a_few_laws_against_all_paths(laws: list[tuple[Outcomes, int]], 
 
 @pytest.mark.parametrize("points", [7, 60, 1000])
 @pytest.mark.parametrize("spread", [0.3, 5.0, math.inf])
+@pytest.mark.parametrize("floor", [-math.inf, 2.0, 44.0])
 @pytest.mark.parametrize("top", [0.7, 3.0, 60.0, 400.0])
-def test_any_lattice_encloses(top: float, spread: float, points: int) -> None:
+def test_any_lattice_encloses(top: float, floor: float, spread: float, points: int) -> None:
     """However coarse it is, wherever it ends, and whatever is cut off."""
     laws = [(HEAVY, 2), (LIGHT, 2)]
+    window = Window(top, floor, top, spread, (40.0, 1.5), (41.0, 3.0))
     for rare in (1e-30, 1e-9, 1e-2):
-        curve = stacked.Curve.of(laws, laws, top, top, points, rare, spread)
+        curve = stacked.Curve.of(laws, laws, window, points, rare)
         for epsilon in (0.0, 0.8, 2.9, 38.5, 300.5):
             truth = _log_delta(laws, epsilon)
             low, high = (float(side[0]) for side in curve(np.array([epsilon])))

@@ -315,3 +315,26 @@ def test_the_loss_is_accurate_in_its_own_last_place(rate: float) -> None:
         for exponent, loss in zip(exponents.tolist(), losses.tolist(), strict=True):
             exact = mp.log1p(mp.mpf(rate) * mp.expm1(mp.mpf(exponent)))
             assert abs(loss - exact) <= 1e-15 * abs(exact)
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.006, 0.01, 0.05])
+@pytest.mark.parametrize(("rate", "steps"), [(0.5, 3), (0.01, 3), (1e-3, 1000)])
+def test_with_next_to_no_noise_delta_is_the_chance_of_a_hit(noise: float, rate: float, steps: int) -> None:
+    run = Gaussian(noise).poisson(rate) * steps
+    with mp.workdps(40):
+        hit = 1 - (1 - mp.mpf(rate)) ** steps
+        unseen = steps * mp.ncdf(-1 / mp.mpf(noise) / 2)  # a test at half the mean misses or errs no more often
+        low, high = run.delta(0.0)
+        assert low <= hit
+        assert hit - 2 * unseen <= high
+        assert high - low <= 1e-12
+    assert run.error_sum().lower == pytest.approx(float(1 - hit), abs=1e-12)
+    assert run.epsilon(float(hit) * 1.001).upper == 0
+    if noise <= 0.006:
+        assert run.epsilon(float(hit) * 0.99).lower == 1e4
+        assert run.delta(1e4).lower == pytest.approx(float(hit), rel=1e-12)
+
+
+def test_a_line_that_is_nearly_sharp_enough_is_drawn_again() -> None:
+    found = (Gaussian(1.16309).poisson(0.00301504) * 17 + Gaussian(13.7636)).epsilon(1.18e-14)
+    assert found.width <= 1e-6 * found.upper  # was 1.7e-6

@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 
+from hush.accounting import averaged
 from hush.accounting.averaged import Wanted, averaged_line
 from hush.accounting.brackets import bracket
 from hush.accounting.points import GaussianLaw, LaplaceLaw, Points
@@ -46,6 +47,27 @@ def test_fewer_points_never_make_a_transform_smaller(seed: int, c: float, spacin
         assert c > 1 or 1 - math.exp(bound) >= 0.5 * (1 - math.exp(exact)) - 1e-12  # nor much larger
 
 
+@pytest.mark.parametrize("points", [30, 400])
+@pytest.mark.parametrize("c", [0.3, 20.0])
+@pytest.mark.parametrize("spacing", [0.1, 2.0])
+def test_a_bound_with_a_reach_holds_between_nodes(points: int, c: float, spacing: float) -> None:
+    law, nodes = some_law(5, points), 9
+    bounds = gathered(law, c, spacing * nodes).log_sizes(spacing, nodes, 0.5 * spacing)
+    for node, bound in enumerate(bounds):
+        for part in (-0.5, -0.3, 0.2, 0.5):
+            assert log_size(law, c, spacing * (node + part)) <= bound + 1e-12
+    assert spacing > 1 or c > 1 or bounds.min() < -0.03  # nor is nothing said
+
+
+def test_kernels_fall_from_every_height_on() -> None:
+    for kernel in (Kernel(0.3, True), Kernel(0.3, False), Kernel(3.0, False)):
+        for c in (0.01, 2.0):
+            heights = np.geomspace(0.01, 20.0, 200)
+            nodes = c + 1j * heights
+            true = np.abs(kernel.on_line(nodes)[0] / (nodes * (nodes + 1)))
+            assert np.all(kernel.most(c, heights) >= np.maximum.accumulate(true[::-1])[::-1])
+
+
 @pytest.mark.parametrize("jumping", [False, True])
 def test_the_paths_of_a_bracket_have_decayed_no_more_than_is_said(jumping: bool) -> None:
     laws = [(some_law(1, 300), 40), (some_law(2, 200), 3), (GaussianLaw(0.01), 1), (LaplaceLaw(0.1), 5)]
@@ -54,7 +76,7 @@ def test_the_paths_of_a_bracket_have_decayed_no_more_than_is_said(jumping: bool)
     assert paths.jumps is jumping
     c, spacing, nodes = 1.3, 0.2, 30
     values, errors, _ = paths.transform(c, spacing, nodes)
-    sizes = paths.sizes(c, spacing * nodes).at(spacing, nodes)
+    sizes = paths.sizes(c, spacing * nodes).at(spacing, nodes, 0.0)
     assert np.all(np.exp(sizes) >= np.abs(values) - errors)
     assert sizes[-1] < -20  # nor is nothing said
 
@@ -81,3 +103,20 @@ def test_many_steps_take_few_nodes_and_say_the_same() -> None:
     terms = terms / (every * (every + 1))
     total = line.spacing / math.pi * float(terms.real.sum() - 0.5 * terms[0].real)
     assert math.log(total) + value - c * mean == pytest.approx(high[0], abs=1e-5)
+
+
+def test_nodes_left_out_by_looks_at_some_of_them_change_no_more_than_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [Points(0.02 * law.losses, law.logs) for law in (some_law(3, 400), some_law(4, 300))]
+    side = Side(((small[0], 1000), (small[1], 500), (LaplaceLaw(0.1), 5)), above=True)
+    c = 0.8
+    _, mean, variance = (float(part[0]) for part in side.cumulants(np.array([c])))
+    found = []
+    for affordable in (averaged._AFFORDABLE, 10_000):
+        monkeypatch.setattr(averaged, "_AFFORDABLE", affordable)
+        line = averaged_line(side, c, math.sqrt(variance), Kernel(0.004, True), Wanted(mean, 1e-9, 10**6))
+        assert line is not None
+        assert line.nodes.size < 100
+        found.append([float(bound[0]) for bound in line.log_delta(np.array([mean]))])
+    (low, high), (other_low, other_high) = found
+    assert max(low, other_low) <= min(high, other_high)
+    assert other_high - other_low < 1e-5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import mpmath as mp
 import numpy as np
@@ -70,19 +71,27 @@ def transform(pair: Pair) -> Callable[[mp.mpc], mp.mpc]:
 
 def log_delta(steps: Sequence[tuple[Pair, int]], epsilon: float, c: float, spacing: float, nodes: int) -> float:
     """By the contour integral itself, with twenty digits."""
+    return log_deltas(steps, [epsilon], c, spacing, nodes)[0]
+
+
+def log_deltas(
+    steps: Sequence[tuple[Pair, int]], epsilons: Sequence[float], c: float, spacing: float, nodes: int
+) -> list[float]:
     with mp.workdps(22):
         known = [(transform(pair), count) for pair, count in steps if isinstance(pair, Reversed | Poisson | Uniform)]
         atoms = [(pair, count) for pair, count in steps if not isinstance(pair, Reversed | Poisson | Uniform)]
-        total = mp.mpf(0)
+        totals = [mp.mpf(0) for _ in epsilons]
         for j in range(nodes):
             s = mp.mpc(c, spacing * j)
-            value = mp.e ** (-s * epsilon) / (s * (s + 1))
+            value = (mp.mpf(1) / 2 if j == 0 else 1) / (s * (s + 1))
             for at, count in known:
                 value *= at(s) ** count
             for pair, count in atoms:
                 value *= sum(p * mp.e ** (s * loss) for p, loss in zip(pair.p, pair.losses, strict=True)) ** count
-            total += (mp.mpf(1) / 2 if j == 0 else 1) * mp.re(value)
-        return float(mp.log(total * spacing / mp.pi))
+            totals = [
+                total + mp.re(value * mp.e ** (-s * epsilon)) for total, epsilon in zip(totals, epsilons, strict=True)
+            ]
+        return [float(mp.log(total * spacing / mp.pi)) for total in totals]
 
 
 def test_nodes_and_weights_are_those_of_gauss() -> None:
@@ -233,3 +242,44 @@ def test_whatever_little_noise_there_is_the_masses_of_the_two_laws_enclose_one(m
     zero = np.zeros(1)
     assert less.usual.log_mgf(zero)[0] <= 1e-12
     assert np.logaddexp(more.log_mgf(zero)[0], more.log_hidden) >= -1e-12
+
+
+@pytest.mark.parametrize(
+    ("steps", "c", "spacing", "nodes"),
+    [
+        ([(Uniform(GaussianPair(mu), 0.1), 60) for mu in np.geomspace(0.3, 0.5, 13).tolist()], 4.0, 0.5, 16),
+        ([(Poisson(LaplacePair(mu), 0.1), 60) for mu in np.geomspace(0.3, 0.5, 13).tolist()], 4.9, 0.65, 13),
+    ],
+)
+def test_many_kinds_that_differ_in_their_noise_go_by_one_line(
+    steps: list[tuple[Pair, int]], c: float, spacing: float, nodes: int
+) -> None:
+    low, high = decaying.epsilon(steps, math.log(1e-7), 1e-4)
+    assert 0 < high - low < 1e-9 * high
+    before, after = log_deltas(steps, [low, high], c, spacing, nodes)
+    assert before >= math.log(1e-7) >= after
+    lower, upper = (float(side[0]) for side in decaying.log_delta(steps, np.array([low]), 1e-4))
+    assert lower <= before <= upper <= lower + 1e-6
+
+
+def test_atoms_of_the_law_that_reveals_more_are_counted_on_the_line_of_the_other() -> None:
+    steps = [(Uniform(GaussianPair(0.4), 0.1), 200)]
+    epsilon, c = np.array([3.0]), 4.0
+    less, more = decaying._sides(Task.of(steps), c, -10.0)
+    line = decaying._line(less, c, float(epsilon[0]), -26.0)
+    assert line is not None
+    for loss, mass in ((0.5, 1e-3), (-0.2, 1e-6), (2.0, 1e-5)):
+        ((law, count),) = more.laws
+        assert isinstance(law, unbinned.Smooth)
+        raised = replace(more, laws=[(replace(law, atoms=(*law.atoms, (loss, math.log(mass)))), count)])
+        own = decaying._line(raised, c, float(epsilon[0]), -26.0)
+        assert own is not None
+        before, after = decaying.Curve(less, more, line)(epsilon)[1], decaying.Curve(less, raised, line)(epsilon)[1]
+        assert after[0] >= own.log_delta(epsilon)[0][0] > before[0]
+
+
+def test_a_blunt_line_tells_which_direction_is_the_smaller_one() -> None:
+    steps = [(pair.reverse(), count) for pair, count in MIXED]
+    truth = log_delta(steps, 3.0, 3.0, 0.3, 40)
+    assert decaying.is_below(steps, 3.0, truth + 1)
+    assert not decaying.is_below(steps, 3.0, truth - 1e-9)

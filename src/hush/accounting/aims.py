@@ -17,7 +17,8 @@ import numpy as np
 from hush.accounting.losses import Array
 from hush.accounting.outcomes import Outcomes
 from hush.accounting.points import GaussianLaw, Points, Scattered
-from hush.accounting.stacked import Look, look, points_of, summed
+from hush.accounting.stacked import Look, look
+from hush.accounting.stacks import points_of, summed
 from hush.accounting.tilted import Side, saddle
 
 _MARGIN = 12.0  # losses that far beyond epsilon may count as infinite: it costs exp(-12) of their mass
@@ -36,8 +37,9 @@ _FURTHEST = 1.2e4  # epsilon that is looked for
 NEAR_ONE = -1e-3
 """Log of a delta that is next to 1."""
 _FLATTEST = 1e-6  # how fast log delta falls at least
-_PASSING, _HARDLY = 2.0, 0.05  # times epsilon: where there is more than enough; what a law is worth then
 _SMALLEST = -650.0  # log delta that is
+_USUAL = np.linspace(0.02, 0.9, 12)  # parts of the losses' law
+_HARDLY = 0.05  # of log delta: what they are worth next to 1
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,6 @@ class Shares:
     epsilons: Array
     worth: Array
     """At most 1 in all."""
-
-    alike: bool = False
-    """Whether any losses will do that reach so far: those of equal links are asked for."""
 
     def middle(self, parts: Array) -> Array:
         """Epsilons below which there are such parts of all that it is worth."""
@@ -82,16 +81,12 @@ def aim(
     *,
     log_delta: float | None = None,
     epsilon: float | None = None,
-    near_one: bool = True,
 ) -> Aim | None:
-    """About where a delta or an epsilon is decided, or both; None where that can't be told.
-
-    Unless deltas near 1 were found not to be, where that is all there is to tell any losses will do.
-    """
+    """About where a delta or an epsilon is decided, or both; None where that can't be told."""
     known = [(_listed(law), count) for law, count in laws if law is not None]
     if len(known) < len(laws):
         return None
-    found = _by_sums(known, log_delta, epsilon, near_one) if sum(count for _, count in known) <= MANY else None
+    found = _by_sums(known, log_delta, epsilon) if sum(count for _, count in known) <= MANY else None
     points = [(law, count) for law, count in laws if not isinstance(law, Outcomes | None)]
     return found or (_by_saddle(Side(tuple(points), above=True), log_delta, epsilon) if points else None)
 
@@ -104,7 +99,7 @@ def _listed(law: Scattered | Outcomes) -> GaussianLaw | Outcomes:
     return Outcomes(law.losses[order], law.logs[order], law.infinite + law.beyond)
 
 
-def _by_sums(laws: Known, log_delta: float | None, epsilon: float | None, near_one: bool) -> Aim | None:
+def _by_sums(laws: Known, log_delta: float | None, epsilon: float | None) -> Aim | None:
     top = _FURTHEST if epsilon is None else epsilon + _MARGIN
     seen: Look | None = None
     for points in _POINTS:
@@ -126,8 +121,6 @@ def _by_sums(laws: Known, log_delta: float | None, epsilon: float | None, near_o
         others += [seen.single[k].times(count - 1, frame)] if count > 1 else []
         rest = points_of(summed(others, frame), frame.spacing) if others else Points(np.zeros(1), np.zeros(1))
         shares.append(_shares(law, at - rest.losses, rest.logs - seen.size))
-    if near_one and seen.size > NEAR_ONE:
-        shares = _reaching(laws, at)
     return Aim(at, log_delta if log_delta is not None else seen.size, tilt, tuple(shares))
 
 
@@ -149,27 +142,17 @@ def _log_delta(law: Outcomes, epsilons: Array) -> Array:
     return np.logaddexp(logs, math.log(law.infinite)) if law.infinite > 0 else logs
 
 
-def _reaching(laws: Known, at: float) -> list[Shares]:
-    """Where delta is next to 1 no loss alone decides: each law has to be known as far as all together pass epsilon."""
-    middles = [
-        0.5 * law.squared
-        if isinstance(law, GaussianLaw)
-        else max(float(law.losses[min(int((np.cumsum(np.exp(law.logs)) < 0.5).sum()), law.losses.size - 1)]), 0.0)
-        for law, _ in laws
-    ]
-    total = sum(count * middle for middle, (_, count) in zip(middles, laws, strict=True))
-    part = min(_PASSING * at / max(total, 1e-300), 1.0)
-    return [_passing(part * middle) for middle in middles]
-
-
-def evenly(steps: Sequence[int], epsilon: float) -> Aim:
-    """The same, of laws of which nothing is known but that they tell very much."""
-    shares = _passing(_PASSING * epsilon / sum(steps))
-    return Aim(epsilon, 0.0, _FLATTEST, (shares,) * len(steps))
-
-
-def _passing(epsilon: float) -> Shares:
-    return Shares(np.array([epsilon]), np.array([_HARDLY]), alike=True)
+def around(laws: Sequence[tuple[Scattered | Outcomes | None, int]], epsilon: float) -> Aim:
+    """Where delta is next to 1, so that no loss decides more than others: all that are usual, known roughly."""
+    shares = []
+    for law, _ in laws:
+        listed = law if law is None else _listed(law)
+        usual = np.zeros(0)
+        if isinstance(listed, Outcomes):
+            sums = np.cumsum(np.exp(listed.logs))
+            usual = np.maximum(listed.losses[np.searchsorted(sums, _USUAL * sums[-1])], 0.0)
+        shares.append(Shares(usual, np.full(usual.size, _HARDLY / _USUAL.size)))
+    return Aim(epsilon, 0.0, _FLATTEST, tuple(shares))
 
 
 def _by_saddle(side: Side, log_delta: float | None, epsilon: float | None) -> Aim | None:

@@ -16,14 +16,18 @@ from hush.accounting.transform import UNIT_ROUNDOFF, Array, Complex
 _FEW = 40  # nodes that aren't worth saving
 _LEAST = 8
 _SEEN = 48  # nodes that are looked at first
+_PART = 0.25  # of what may be left out, by such a look
 _AFFORDABLE = 8_000_000  # products of a node and a point that may be spent on leaving nodes out
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bounds on log |exp(Lambda(s) - Lambda(c))| at so many nodes of a spacing, and how many points each takes."""
+    """Bounds on log |exp(Lambda(s) - Lambda(c))| at so many nodes of a spacing, and how many points each takes.
 
-    at: Callable[[float, int], Array]
+    Or, with a reach, at all heights within that of a node.
+    """
+
+    at: Callable[[float, int, float], Array]
     points: int
 
 
@@ -104,15 +108,36 @@ def _nodes(measure: Measure, c: float, kernel: Kernel, size: float, spacing: flo
         if beyond < math.log(size):
             break
         count = math.ceil(1.2 * count)
-    if count <= _FEW:
-        return count, beyond
-    sizes = measure.sizes(c, spacing * count)
-    stride = -(-count // _SEEN)
-    some, _ = _needed(sizes.at(stride * spacing, count // stride), c, kernel, size, stride * spacing)
-    if some * stride > count // 2 or sizes.points * count > _AFFORDABLE:
-        return count, beyond  # no fewer will do, as a look at some of them tells
-    needed, between = _needed(sizes.at(spacing, count), c, kernel, size, spacing)
-    return needed, float(np.logaddexp(between, beyond))
+    left = beyond
+    while count > _FEW:
+        sizes = measure.sizes(c, spacing * count)
+        stride = -(-count // _SEEN)
+        some, _ = _needed(sizes.at(stride * spacing, count // stride, 0.0), c, kernel, size, stride * spacing)
+        if some * stride > count // 2:
+            break  # no fewer will do, as a look at some of them tells
+        if sizes.points * count <= _AFFORDABLE:
+            count, between = _needed(sizes.at(spacing, count, 0.0), c, kernel, size, spacing)
+            return count, float(np.logaddexp(between, left))
+        looks = (_fewer(sizes, c, kernel, size, spacing, count, seen) for seen in (_SEEN, 8 * _SEEN))
+        fewer, between = next((look for look in looks if look[0] <= count // 2), (count, -math.inf))
+        if fewer == count:
+            break
+        count, left = fewer, float(np.logaddexp(left, between))
+    return count, left
+
+
+def _fewer(
+    sizes: Sizes, c: float, kernel: Kernel, size: float, spacing: float, count: int, seen: int
+) -> tuple[int, float]:
+    """A number of nodes that leaves out little of so many, by bounds around some of them; and the log of it."""
+    stride = -(-count // seen)
+    apart = stride * spacing
+    logs = sizes.at(apart, count // stride + 2, 0.5 * apart * (1 + 1e-9))[1:]
+    lowest = np.asarray(apart * (np.arange(logs.size) + 0.5), dtype=np.float64)
+    terms = (stride + 1) * spacing * np.exp(logs) * kernel.most(c, lowest)
+    left_out = np.append(np.cumsum(terms[::-1])[::-1], 0.0) * (1 + 1e-9)
+    first = int(np.argmax(left_out < _PART * size))
+    return math.ceil(stride * (first + 0.5)), math.log(max(float(left_out[first]), 1e-300))
 
 
 def _needed(logs: Array, c: float, kernel: Kernel, size: float, spacing: float) -> tuple[int, float]:

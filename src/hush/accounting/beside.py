@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hush.accounting import grouped, scattered, stacked
-from hush.accounting.aims import MANY, NEAR_ONE, Aim, cuts_for, evenly, few_points
+from hush.accounting import events, grouped, scattered, stacked
+from hush.accounting.aims import MANY, NEAR_ONE, Aim, around, cuts_for, few_points
 from hush.accounting.aims import aim as aim_at
 from hush.accounting.closed import gaussian_curve
 from hush.accounting.crossing import EPSILON_LIMIT, is_narrow, within
 from hush.accounting.groups import Group
-from hush.accounting.losses import GaussianPair
 from hush.accounting.mechanisms import Mechanism
 from hush.accounting.outcomes import Outcomes
-from hush.accounting.parts import LITTLE, Part, Single, by_curve
-from hush.accounting.points import GaussianLaw, Scattered
+from hush.accounting.parts import LITTLE, Law, Part, Single, by_curve, laws_of
+from hush.accounting.points import Scattered
+from hush.accounting.stacks import Laws
 from hush.accounting.tilted import Side
 
 _LEFT = 1e-5  # of delta: what all ends of curves may add to it
@@ -36,6 +36,7 @@ _SPARE = 0.2  # of what a delta exceeds another by: what may be unsure of it
 _SEVERAL = 200  # steps that lines may tell apart better than a lattice
 _NOTHING = 1e-9  # an epsilon that may be 0
 _DEPTHS = -50.0, -150.0, -300.0, -600.0  # logs of deltas that are expected
+_HALF = 0.5  # of a log delta that is exceeded
 _FAR = 0.8 * EPSILON_LIMIT  # a rough epsilon that asks for a look whether one part is beyond the limit
 
 
@@ -51,19 +52,13 @@ def fits(mechanism: Mechanism) -> bool:
 def epsilon(mechanism: Mechanism, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on epsilon."""
     parts: Sequence[Part] = _parts(mechanism, log_delta)
+    if _seen(parts, EPSILON_LIMIT) > log_delta:
+        return EPSILON_LIMIT, math.inf
     aim = _aim(parts, log_delta=log_delta)
     low, high = 0.0, math.inf
     if aim is None or aim.at > _FAR:
-        far = _aim(parts, epsilon=EPSILON_LIMIT) or evenly([part.count for part in parts], EPSILON_LIMIT)
-        if far.size > NEAR_ONE and _beyond(parts, far, log_delta):
-            return EPSILON_LIMIT, math.inf
-        for part in sorted(parts, key=lambda part: part.known is None):
-            alone = _aim([replace(part, count=1)], log_delta=log_delta)
-            if alone is None or alone.at > _FAR:
-                low = max(low, grouped.at(part.group, log_delta, tolerance)[0])  # what leaves groups out tells no more
-            if low >= EPSILON_LIMIT:
-                return EPSILON_LIMIT, math.inf
-        if NEAR_ONE >= far.size > log_delta and _beyond(parts, far, log_delta):
+        low = _far(parts, log_delta, tolerance)
+        if low >= EPSILON_LIMIT:
             return EPSILON_LIMIT, math.inf
     if aim is None:
         return low, high
@@ -82,10 +77,31 @@ def epsilon(mechanism: Mechanism, log_delta: float, tolerance: float) -> tuple[f
     return low, high
 
 
-def _beyond(parts: Sequence[Part], far: Aim, log_delta: float) -> bool:
-    """Whether delta at the limit is seen to be larger: the further it is, the less has to be known of it."""
-    spare = _SPARE * (far.size - log_delta)
-    return _task(parts, far, min(spare, 1.0)).log_delta(EPSILON_LIMIT, spare)[0] > log_delta
+def _seen(parts: Sequence[Part], epsilon: float) -> float:
+    """A lower bound on log delta at a glance: that of each group alone, and of all plain Gaussians alone."""
+    squared = sum(part.count * grouped.plain(part.group) for part in parts)
+    alone = gaussian_curve(squared)(np.array([epsilon]))[0][0] if squared > 0 else -math.inf
+    return max(float(alone), *(grouped.log_seen(part.group, epsilon) for part in parts if part.known is None))
+
+
+def _far(parts: Sequence[Part], log_delta: float, tolerance: float) -> float:
+    """A lower bound on an epsilon that may be beyond the limit, if it is."""
+    far = _aim(parts, epsilon=EPSILON_LIMIT)
+    near_one = far is None or far.size > NEAR_ONE
+    if near_one and events.log_delta_above(parts, EPSILON_LIMIT, -_HALF * log_delta) > log_delta:
+        return EPSILON_LIMIT
+    low = 0.0
+    for part in sorted(parts, key=lambda part: part.known is None):
+        alone = _aim([replace(part, count=1)], log_delta=log_delta)
+        if alone is None or alone.at > _FAR:
+            low = max(low, grouped.at(part.group, log_delta, tolerance)[0])  # what leaves groups out tells no more
+        if low >= EPSILON_LIMIT:
+            return low
+    if far is not None and NEAR_ONE >= far.size > log_delta:
+        spare = _SPARE * (far.size - log_delta)  # the further it is, the less has to be known of it
+        if _task(parts, far, min(spare, 1.0)).log_delta(EPSILON_LIMIT, spare)[0] > log_delta:
+            return EPSILON_LIMIT
+    return low
 
 
 def _closer(excess: float) -> float:
@@ -97,9 +113,8 @@ def _closer(excess: float) -> float:
 def log_delta(mechanism: Mechanism, epsilon: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on log delta at one epsilon."""
     parts: Sequence[Part] = _parts(mechanism, _DEPTHS[0])
-    squared = sum(part.count * grouped.plain(part.group) for part in parts)
-    seen = float(gaussian_curve(squared)(np.array([epsilon]))[0][0]) if squared > 0 else -math.inf
-    if seen > -tolerance:
+    seen, loosely = _seen(parts, epsilon), _LOOSER * tolerance
+    if seen > -loosely:
         return seen, 0.0
     aim = None
     for depth in _DEPTHS:  # a law that ends too soon says nothing of how deep delta is
@@ -108,26 +123,18 @@ def log_delta(mechanism: Mechanism, epsilon: float, tolerance: float) -> tuple[f
         if aim is None or aim.size > depth:
             break
     if aim is None or aim.size > NEAR_ONE:
-        near_one = aim or evenly([part.count for part in parts], epsilon)
-        seen = max(seen, _task(parts, near_one, _SPARE).log_delta(epsilon, tolerance)[0])
-    if seen <= -tolerance and (aim is None or aim.size > NEAR_ONE):
-        for part in parts:  # what leaves groups out tells no more
-            alone = _aim([replace(part, count=1)], epsilon=epsilon)
-            if aim is None or (alone is not None and alone.size > -tolerance):
-                seen = max(seen, grouped.log_delta_at(part.group, epsilon, tolerance)[0])
-            if seen > -tolerance:
-                break
-    if seen > -tolerance:
-        return seen, 0.0
-    if aim is None:
+        seen = max(seen, events.log_delta_above(parts, epsilon, loosely))
+        if aim is not None and seen <= -loosely:
+            anywhere = around([(part.law, part.count) for part in parts], epsilon)
+            seen = max(seen, _task(parts, anywhere, _SPARE).log_delta(epsilon, loosely)[0])
         return seen, 0.0
     parts = _glanced(parts, aim)
-    aim, sharper = _aim(parts, epsilon=epsilon, near_one=False) or aim, 1.0
+    aim, sharper = _aim(parts, epsilon=epsilon) or aim, 1.0
     low, high = seen, 0.0
     for _ in range(_ROUNDS):
-        enough, before = _LOOSER * tolerance * max(1.0, -aim.size), high - low
+        enough, before = loosely * max(1.0, -aim.size), high - low
         task = _task(parts, aim, _SHARE * min(enough, 1.0) / sharper)
-        lower, upper = task.log_delta(epsilon, _LOOSER * tolerance)
+        lower, upper = task.log_delta(epsilon, loosely)
         low, high = max(low, lower), min(high, upper)
         if high - low <= 2 * enough or _STILL * before < high - low < math.inf:
             break
@@ -141,7 +148,8 @@ class Task:
     """Laws of groups, cut into bins for what is asked."""
 
     aim: Aim
-    laws: tuple[tuple[GaussianLaw | tuple[Outcomes, Outcomes], int], ...]
+    laws: tuple[tuple[tuple[Law, Law], int], ...]
+    """What reveals less, and what reveals more."""
     parts: tuple[Part, ...]
     """With models that are closer."""
     large: bool = True
@@ -151,11 +159,8 @@ class Task:
         return sum(count for _, count in self.laws)
 
     @property
-    def both(self) -> tuple[stacked.Laws, stacked.Laws]:
-        """What reveals less, and what reveals more."""
-        less, more = (
-            [(law if isinstance(law, GaussianLaw) else law[k], count) for law, count in self.laws] for k in (0, 1)
-        )
+    def both(self) -> tuple[Laws, Laws]:
+        less, more = ([(law[k], count) for law, count in self.laws] for k in (0, 1))
         return less, more
 
     def epsilon(self, log_delta: float, tolerance: float) -> tuple[float, float]:
@@ -186,7 +191,7 @@ class Task:
             (few_points(law.losses, law.logs, law.infinite) if isinstance(law, Outcomes) else law, count)
             for law, count in self.both[1]
         ]
-        return aim_at(rough, log_delta=log_delta, epsilon=epsilon, near_one=False)
+        return aim_at(rough, log_delta=log_delta, epsilon=epsilon)
 
     def guess(self, log_delta: float) -> float:
         return self.aim.at
@@ -202,7 +207,7 @@ class Task:
         cuts: tuple[float, ...] = ()
         for k in (1, 0):
             own: list[tuple[Scattered | Outcomes, int]]
-            own = [(law if isinstance(law, GaussianLaw) else law[k], count) for law, count in self.laws]
+            own = [(law[k], count) for law, count in self.laws]
             if not cuts or any(law.infinite > math.exp(log_delta) for law, _ in sides[0]):
                 cuts = cuts_for(own, epsilon, log_delta)  # the same for both, where both tell of these losses
             cut_laws: list[tuple[Scattered, int]] = []
@@ -220,19 +225,14 @@ class Task:
 def _task(parts: Sequence[Part], aim: Aim, enough: float) -> Task:
     """With pairs that together change log delta by no more than that."""
     moved: list[Part] = []
-    laws: list[tuple[GaussianLaw | tuple[Outcomes, Outcomes], int]] = []
+    laws: list[tuple[tuple[Law, Law], int]] = []
     decide = sum(
         part.known is None and shares.worth.sum() > LITTLE for part, shares in zip(parts, aim.shares, strict=True)
     )
     for part, shares in zip(parts, aim.shares, strict=True):
         pair, learned = part.pair(shares, enough / max(decide, 1))
         moved.append(learned)
-        found = Outcomes.of(pair)
-        if found is None:
-            assert isinstance(pair, GaussianPair)
-            laws.append((GaussianLaw(pair.mu**2), part.count))
-        else:
-            laws.append((found, part.count))
+        laws.append((laws_of(pair), part.count))
     return Task(aim, tuple(laws), tuple(moved))
 
 
@@ -251,8 +251,6 @@ def _glanced(parts: Sequence[Part], aim: Aim) -> list[Part]:
     return [part.glanced(shares) for part, shares in zip(parts, aim.shares, strict=True)]
 
 
-def _aim(
-    parts: Sequence[Part], *, log_delta: float | None = None, epsilon: float | None = None, near_one: bool = True
-) -> Aim | None:
+def _aim(parts: Sequence[Part], *, log_delta: float | None = None, epsilon: float | None = None) -> Aim | None:
     laws = [(part.law, part.count) for part in parts]
-    return aim_at(laws, log_delta=log_delta, epsilon=epsilon, near_one=near_one)
+    return aim_at(laws, log_delta=log_delta, epsilon=epsilon)

@@ -33,6 +33,21 @@ def largest_total(steps: Steps) -> float:
     return math.fsum(count * top for top, count in tops) + _LOOSE * math.fsum(count * abs(top) for top, count in tops)
 
 
+def largest_finite(steps: Steps) -> tuple[float, float]:
+    """What no finite total exceeds, and the log of the chance of an infinite one, from above: beyond, delta is that."""
+    rest, log_none = [], 0.0
+    total = 0.0
+    for pair, count in steps:
+        law = exact(pair) if pair.infinite > 0 else None
+        if law is None:
+            rest.append((pair, count))
+            continue
+        total += count * law.top + _LOOSE * count * abs(law.top)
+        log_none += count * math.log1p(-min(law.infinite * (1 + 1e-12), 1 - 2.0**-53))
+    leak = -math.expm1(log_none) * (1 + 1e-12)
+    return (total + largest_total(rest)) * (1 + 1e-12), min(math.log(leak), 0.0) if leak > 0 else -math.inf
+
+
 def near_top(steps: Steps) -> tuple[float, float]:
     """log of the chance P that every loss is about its largest, and that total l: delta(e) >= P (1 - e^{e - l})."""
     log_mass, total = 0.0, 0.0

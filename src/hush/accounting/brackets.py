@@ -152,8 +152,8 @@ class Bracket:
         """
         parts = [([gathered(law, c, height) for law in part.laws], part.count) for part in self.parts]
 
-        def at(spacing: float, nodes: int) -> Array:
-            logs = [np.max([law.log_sizes(spacing, nodes) for law in laws], axis=0) for laws, _ in parts]
+        def at(spacing: float, nodes: int, reach: float) -> Array:
+            logs = [np.max([law.log_sizes(spacing, nodes, reach) for law in laws], axis=0) for laws, _ in parts]
             spared = np.min(logs, axis=0) if self.jumps else 0.0
             return np.asarray(sum(count * log for log, (_, count) in zip(logs, parts, strict=True)) - spared)
 

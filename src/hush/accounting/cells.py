@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -210,7 +210,13 @@ class Rough:
 
 
 def rough_look(steps: Steps) -> Rough:
-    survey = Survey(tuple(steps), fineness=_FINENESS if len(steps) < MANY else 1)
+    """Kept for a while: a direction is glanced at before it is asked, and asked at two deltas beside promises."""
+    return _rough_look(tuple(steps))
+
+
+@lru_cache(maxsize=4)
+def _rough_look(steps: tuple[tuple[Pair, int], ...]) -> Rough:
+    survey = Survey(steps, fineness=_FINENESS if len(steps) < MANY else 1)
     nodes, masses, counts = survey.nodes, survey.masses, survey.counts
     whole = np.maximum(masses.sum(axis=1), 1e-300)
     centres = masses @ nodes / whole
@@ -234,8 +240,10 @@ def rough_look(steps: Steps) -> Rough:
             sums = np.exp(logs - peaks[:, None]) @ np.exp(turned)
             with np.errstate(divide="ignore"):
                 found = np.log(sums) + peaks[:, None]
-            for kind in np.flatnonzero((sums < 1e-250).any(axis=1)):  # all of it far below the cell's end
-                found[kind] = np.logaddexp.reduce(logs[kind][:, None] + turned, axis=0)
+                for kind in np.flatnonzero((far := sums < 1e-250).any(axis=1)):  # all of it far below the cell's end
+                    exponents = logs[kind][:, None] + turned[:, far[kind]]
+                    most = np.maximum(exponents.max(axis=0), -1e300)
+                    found[kind, far[kind]] = np.log(np.exp(exponents - most).sum(axis=0)) + most
             cells[:, k] = np.maximum(found + orders * nodes[stop - 1], -1e5)
     return Rough(survey, ends, orders, cells)
 

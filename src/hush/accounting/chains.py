@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting.asked import share
-from hush.accounting.errors import corner
+from hush.accounting.errors import corners
 from hush.accounting.links import Links, Model, extended
 from hush.accounting.losses import Array, Enclosed
 from hush.accounting.powers import Power, of_lines
@@ -57,9 +57,9 @@ def bands(epsilons: Array, lower: Array, upper: Array, log_least: float) -> tupl
 
 def lines_below(epsilons: Array, lower: Array, upper: Array, log_least: float) -> tuple[Array, Array]:
     """Logs of slopes and intercepts of lines, the least of which lies below g above the diagonal."""
-    found = [corner(epsilons, lower, upper, j) for j in range(epsilons.size - 1)]
-    slopes = [*epsilons, *(at for at, _ in found), _beyond(epsilons, lower, upper, log_least)]
-    return np.array(slopes), np.array([*lower, *(value for _, value in found), log_least])
+    places, values = corners(epsilons, lower, upper)
+    slopes = np.concatenate([epsilons, places, [_beyond(epsilons, lower, upper, log_least)]])
+    return slopes, np.concatenate([lower, values, [log_least]])
 
 
 def _beyond(epsilons: Array, lower: Array, upper: Array, log_least: float) -> float:
@@ -167,9 +167,7 @@ class Chain:
         if at.size == 0:
             self._look_at(ends)
             return
-        near = np.maximum(at, self.model.epsilons[1])
-        falls = (self.model.at(near * (1 - 1e-3)) - self.model.at(near * (1 + 1e-3))) / (2e-3 * near)
-        falls = np.maximum(falls, 1e-9)
+        falls = np.maximum(self.model.falls(at), 1e-9)
         steep = links.steep
         wanted = max(links.epsilon, 1e-3 * float(at.sum()), 1e-9) * steep / (1 + steep)
         if for_delta:
@@ -224,6 +222,7 @@ class Chain:
         places = self.glanced if glanced else self.places
         at = np.searchsorted(self.epsilons, places)
         sharp = _sharp(np.nan_to_num(self.upper[at] - self.lower[at], nan=math.inf)) | np.isin(places, self.ends)
+        sharp |= glanced & np.isfinite(self.lower[at])  # far apart, none spoils another's chord
         at, places = at[sharp], places[sharp]
         lower, upper = self.lower[at], self.upper[at]
         slopes, values = lines_below(places, lower, upper, self.log_least)

@@ -31,13 +31,15 @@ def within(first: tuple[float, float], second: tuple[float, float]) -> tuple[flo
 def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, float]:
     """Where the curve falls to `target`: an interval that is *checked*, whatever the search did.
 
-    high is returned only after upper(high) <= target was seen, low only after lower(low) > target (or low = 0).
+    high is returned only after upper(high) <= target was seen, low only after lower(low) > target (or low = 0), the
+    target being a rounded logarithm: one unit in its last place less, and more.
     """
+    less, more = np.nextafter(target, -np.inf), np.nextafter(target, np.inf)
     ends_lower, ends_upper = curve(np.array([0.0, EPSILON_LIMIT]))
-    if ends_upper[0] <= target:
+    if ends_upper[0] <= less:
         return 0.0, 0.0
     limit_lower, limit_upper = float(ends_lower[1]), float(ends_upper[1])
-    if limit_lower > target:
+    if limit_lower > more:
         return EPSILON_LIMIT, np.inf
     root = search(curve, guess, target)
     low, high = 0.0, np.inf
@@ -48,15 +50,15 @@ def certified_root(curve: Curve, guess: float, target: float) -> tuple[float, fl
     pad = min(pad, root) if root > 0 else 1e-18
     while pad < 4 * max(root, 1e-12):
         lower, upper = curve(np.array([max(root - pad, 0.0), root + pad]))
-        if not np.isfinite(high) and upper[1] <= target:
+        if not np.isfinite(high) and upper[1] <= less:
             high = root + pad
-        if low == 0.0 and root > pad and lower[0] > target:
+        if low == 0.0 and root > pad and lower[0] > more:
             low = root - pad
         if np.isfinite(high) and (low > 0 or root <= pad):
             break
         pad *= 1.5
-    if not np.isfinite(high) and limit_upper <= target:
-        high = _first_below(curve, max(root, 1e-12), target)
+    if not np.isfinite(high) and limit_upper <= less:
+        high = _first_below(curve, max(root, 1e-12), less)
     return low, high
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,10 +11,10 @@ from hush.accounting import lattice
 from hush.accounting.answers import EPSILON_LIMIT, epsilon, error_sum, log_delta_curve
 from hush.accounting.bounds import Bounds
 from hush.accounting.checks import check_whole
-from hush.accounting.errors import Array, ErrorCurve, Lines, default_levels, lines_from_curve
-from hush.accounting.general import is_heavy, log_least
+from hush.accounting.errors import Array, ErrorCurve, default_levels, lines_from_curve
+from hush.accounting.general import is_heavy, log_least, most_certain
 from hush.accounting.groups import Group
-from hush.accounting.kinds import directions, gaussian_composition, has_renyi
+from hush.accounting.kinds import directions, gaussian_composition, has_renyi, tolerance
 from hush.accounting.leaks import without_leaks
 from hush.accounting.mechanisms import Mechanism
 
@@ -22,6 +23,7 @@ _MANY = 25  # different steps, of which a survey tells enough to choose points b
 _LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
 _VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
 _ROUNDED = 4e-16
+_NARROW = 0.3  # of a mechanism's tolerance: delta(0) needn't be asked for alone
 
 
 def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
@@ -30,20 +32,23 @@ def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
     if points < 10:
         raise ValueError(f"A trade-off curve needs at least 10 points, got {points}.")
     points = int(points)
-    total = error_sum(mechanism)
-    below, above = _lines(mechanism, points, 1e-15, total)
-    alpha = default_levels(points)
-    curve = ErrorCurve(alpha, alpha, alpha, below, above, total, str(mechanism))
-    lower, upper = curve(alpha)
-    return ErrorCurve(alpha, lower, upper, below, above, total, str(mechanism))
-
-
-def _lines(mechanism: Mechanism, points: int, smallest: float, total: Bounds | None = None) -> tuple[Lines, Lines]:
-    epsilons = spread_epsilons(mechanism, points, smallest)
+    epsilons = spread_epsilons(mechanism, points, 1e-15)
     lower, upper = log_delta_curve(mechanism, epsilons, _VISIBLE)
-    if total is not None:  # delta(0) may be known better
-        upper = np.minimum(upper, math.log(1 - total.lower + _ROUNDED))
-    return lines_from_curve(epsilons, lower, upper, math.exp(log_least(mechanism, _VISIBLE)))
+    total = _error_sum(mechanism, float(lower[0]), float(upper[0]))
+    upper = np.minimum(upper, math.log(1 - total.lower + _ROUNDED))  # delta(0) may be known better
+    below, above = lines_from_curve(epsilons, lower, upper, math.exp(log_least(mechanism, _VISIBLE)))
+    alpha = default_levels(points)
+    curve = ErrorCurve(alpha, alpha, alpha, below, above, total, str(mechanism), most_certain(mechanism))
+    lower, upper = curve(alpha)
+    return replace(curve, lower=lower, upper=upper)
+
+
+def _error_sum(mechanism: Mechanism, lower: float, upper: float) -> Bounds:
+    """1 - delta(0), from the curve's own bounds on log delta(0) where these are as narrow as any."""
+    if math.exp(upper) - math.exp(lower) > _NARROW * tolerance(mechanism):
+        return error_sum(mechanism)
+    low, high = -math.expm1(upper) - _ROUNDED, -math.expm1(lower) + _ROUNDED
+    return Bounds(max(low, 0.0), min(high, 1.0))
 
 
 def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array:

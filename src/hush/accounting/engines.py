@@ -4,6 +4,7 @@ one release                                                    -> single (the ta
 projected norms, or many kinds of continuous losses            -> heavy (paths sorted by their largest loss)
 a few equal samples under replace-one                          -> replaced_few (quadrature), close to delta(0)
 many equal samples under replace-one                           -> replaced_many (one contour integral), no loss large
+many samples of Gaussian or Laplace noise, among others        -> decaying (one contour integral), no loss large
 other steps that share no lattice                              -> scattered (contour integrals of averaged curves)
 steps on one lattice, and what none of these makes narrow      -> lattice (two discretised laws that enclose the truth)
 """
@@ -16,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from hush.accounting import crossing, heavy, lattice, replaced_few, replaced_many, scattered, single
+from hush.accounting import crossing, decaying, heavy, lattice, replaced_few, replaced_many, scattered, single
 from hush.accounting.bounded import largest_total
 from hush.accounting.crossing import EPSILON_LIMIT
 from hush.accounting.hopeless import least_delta, log_short_of_one, surely_beyond
@@ -46,10 +47,11 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
     engines: list[Engine] = [lattice.epsilon]
     by_tails: Engine = partial(heavy.epsilon, known=known)
     if log_delta < NEAR_ONE:
-        contour = by_tails if heavy.fits(steps) else scattered.epsilon
-        engines.insert(1 if lattice.shares_lattice(steps) else 0, contour)
-        if heavy.serves(steps) and not heavy.fits(steps):
-            engines.insert(len(engines) - 1, by_tails)  # deep, or with a tiny rate: one large loss may decide
+        # the other one next: deep, or with a tiny rate, one large loss may decide, and elsewhere many small ones
+        contours = [by_tails, scattered.epsilon] if heavy.fits(steps) else [scattered.epsilon, by_tails]
+        engines.insert(1 if lattice.shares_lattice(steps) else 0, contours[0])
+        if heavy.serves(steps) and not heavy.is_heavy(steps):
+            engines.insert(len(engines) - 1, contours[1])
     if len(steps) == 1 and steps[0][1] == 1:
         # between two pairs nothing knows more than their own curves
         engines = [_single_epsilon] if isinstance(steps[0][0], Enclosed) else [_single_epsilon, *engines]
@@ -57,6 +59,8 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
         engines = [scattered.epsilon]  # a sum over all that can happen: nothing knows more
     if (beside_atoms := single.among(steps)) is not None and log_delta < NEAR_ONE:
         return crossing.root_of_each(beside_atoms, 1.0, log_delta, tolerance)
+    if log_delta < NEAR_ONE and decaying.fits(steps):
+        engines.insert(0, decaying.epsilon)
     if replaced_few.fits(steps, log_delta):
         engines.insert(0, replaced_few.epsilon)
     if replaced_many.fits(steps) and log_delta < NEAR_ONE:
@@ -66,7 +70,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
         found = engine(steps, log_delta, tolerance)
         low, high = max(low, found[0]), min(high, found[1])
         # the lattice knows less of heavy tails, and all others less of deltas close to delta(0)
-        best = engine is replaced_few.epsilon or (engine is by_tails and heavy.fits(steps))
+        best = engine is replaced_few.epsilon or (engine is by_tails and heavy.is_heavy(steps))
         enough = max(1.1 * tolerance, _ENOUGH if best else 0.0)
         if low >= EPSILON_LIMIT or high <= known or high - low <= max(enough * high, _FINEST) < math.inf:
             break
@@ -109,6 +113,10 @@ def log_delta(
     on_lattice = lattice.shares_lattice(steps) and (finite or epsilons.size > FEW)
     if on_lattice or (epsilons.size > FEW and not scattered.fits(steps)):
         return lattice.log_delta(steps, epsilons, tolerance, shown, rival)  # one law serves many epsilons
+    if epsilons.size <= FEW and decaying.fits(steps):
+        lower, upper = decaying.log_delta(steps, epsilons, tolerance)
+        if _settled(lower, upper, 12 * tolerance):
+            return lower, upper
     by_tails = heavy.fits(steps) and epsilons.size <= FEW
     lower, upper = (
         heavy.log_delta(steps, epsilons, tolerance, rival)
@@ -133,7 +141,9 @@ def falls_before(steps: Steps, epsilon: float, log_delta: float) -> bool:
     """Whether a glance shows that delta is that small at epsilon: as no loss is larger, or as heavy tails are seen."""
     if largest_total(steps) <= epsilon:
         return True
-    return heavy.fits(steps) and heavy.is_below(steps, epsilon, log_delta)
+    if heavy.fits(steps):
+        return heavy.is_below(steps, epsilon, log_delta)
+    return epsilon > 0 and decaying.fits(steps) and decaying.is_below(steps, epsilon, log_delta)
 
 
 def is_below(steps: Steps, epsilons: Array, log_deltas: Array) -> bool:

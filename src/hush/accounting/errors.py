@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 _ULPS = 1e-15  # nine units of rounding: more than what an exponential or a few operations lose
+_REACHES = 1, 2, 4, 8, 16, 32  # in cells: how long the chords are that are tried
 _RANGE = 600.0  # logs of numbers that have all their digits beside each other
 _LAST_PLACES = 4e-16  # what an intercept, a product, a sum and 1 less it lose together, all below 1
 
@@ -101,35 +102,62 @@ def lines_from_curve(epsilons: Array, log_lower: Array, log_upper: Array, least:
     """
     y = np.exp(epsilons)
     lower, upper = np.exp(log_lower), np.exp(log_upper)
-    found = [corner(epsilons, log_lower, log_upper, j) for j in range(len(y) - 1)]
-    corners_y, corners = [math.exp(at) for at, _ in found], [math.exp(value) for _, value in found]
+    places, values = (np.exp(part) for part in corners(epsilons, log_lower, log_upper))
     # beyond the last epsilon delta is at least that: the steepest line
-    intercepts = np.concatenate([lower, corners, [least]])
-    above = Lines(intercepts, np.concatenate([y, corners_y, y[-1:]]), 1 - intercepts)
+    intercepts = np.concatenate([lower, values, [least]])
+    above = Lines(intercepts, np.concatenate([y, places, y[-1:]]), 1 - intercepts)
     below = Lines(upper, y, 1 - upper)
     return below.mirrored(), above.mirrored()
 
 
-def corner(epsilons: Array, lower: Array, upper: Array, j: int) -> tuple[float, float]:
-    """The corner within a cell where the chords on both sides, extended, meet: log of e^eps, and of delta at least.
+def corners(epsilons: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
+    """The corner of every cell, from log delta at ascending epsilons: log of e^eps, and of delta at least."""
+    before, after = _chords(epsilons, lower, upper)
+    found = [corner(epsilons, lower, upper, j, int(before[j]), int(after[j])) for j in range(epsilons.size - 1)]
+    return np.array([at for at, _ in found]), np.array([value for _, value in found])
 
-    Between two points delta, convex in y = e^eps, lies above both chords, each of which starts at an upper bound and
-    passes below a lower one: left - fall t and start - slower t, at t = y/y_j - 1.  *Any* point below both, joined to
-    the cell's ends, bounds the least over the cell from below.  So t is taken no larger than where they meet, every
-    number being rounded so that the first chord falls faster and the second lies higher and falls more slowly; it is
-    that of a floating-point epsilon, and there the second chord is taken from below, relative to its own end.  Where
-    there is no chord before, or it doesn't tell, the corner is at the left end, on the chord after.
+
+@np.errstate(all="ignore")
+def _chords(epsilons: Array, lower: Array, upper: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where the chords before and after each cell begin and end: where that makes them highest within it.
+
+    The longer a chord the less it hangs on how well its ends are known, and the more it lies below a curve that bends.
+    """
+    cells = np.arange(epsilons.size - 1)
+    before, after = cells - 1, cells + 2
+    fall, rise = np.full(cells.size, np.inf), np.full(cells.size, -np.inf)
+    for reach in _REACHES:
+        first, last = np.maximum(cells - reach, 0), np.minimum(cells + 1 + reach, epsilons.size - 1)
+        # relative to the cell's own end, as logarithms may lie below any floating-point number
+        falls = np.expm1(upper[first] - lower[cells]) / -np.expm1(epsilons[first] - epsilons[cells])
+        rises = -np.expm1(upper[last] - lower[cells + 1]) / np.expm1(epsilons[last] - epsilons[cells + 1])
+        flatter, steeper = (first < cells) & (falls < fall), (last > cells + 1) & (rises > rise)
+        before, fall = np.where(flatter, first, before), np.where(flatter, falls, fall)
+        after, rise = np.where(steeper, last, after), np.where(steeper, rises, rise)
+    return before, after
+
+
+def corner(epsilons: Array, lower: Array, upper: Array, j: int, first: int, last: int) -> tuple[float, float]:
+    """The corner within cell j where the chords on both sides, extended, meet: log of e^eps, and of delta at least.
+
+    Between two points delta, convex in y = e^eps, lies above both chords, each of which starts at an upper bound, of
+    the `first` or the `last` point, and passes below a lower one, of the cell's end: left - fall t and start - slower
+    t, at t = y/y_j - 1.  *Any* point below both, joined to the cell's ends, bounds the least over the cell from below.
+    So t is taken no larger than where they meet, every number being rounded so that the first chord falls faster and
+    the second lies higher and falls more slowly; it is that of a floating-point epsilon, and there the second chord is
+    taken from below, relative to its own end.  Where there is no chord before (first < 0), or it doesn't tell, the
+    corner is at the left end, on the chord after; without one of these (last beyond the points) that is level.
     """
     at, end, there = float(epsilons[j]), float(epsilons[j + 1]), float(lower[j + 1])
     scale = float(upper[j])
     if not math.isfinite(scale) or lower[j] == -math.inf:
         return at, there
-    rise = _chord_after(epsilons, lower, upper, j)
+    rise = _chord_after(epsilons, lower, upper, j, last)
     place, low = at, float(lower[j])
-    if j > 0 and upper[j - 1] - scale < _RANGE and scale - low < _RANGE:
-        before = _exp(float(upper[j - 1]) - scale, 1)
+    if first >= 0 and upper[first] - scale < _RANGE and scale - low < _RANGE:
+        above = _exp(float(upper[first]) - scale, 1)
         left = _exp(low - scale, -1)
-        fall = max(before - left, 0.0) / -math.expm1(float(epsilons[j - 1]) - at) * (1 + 2 * _ULPS)
+        fall = max(above - left, 0.0) / -math.expm1(float(epsilons[first]) - at) * (1 + 2 * _ULPS)
         start = _exp(there - scale, 1) * (1 + rise * -math.expm1(at - end)) * (1 + 2 * _ULPS)
         slower = _exp(there - scale - (end - at), -1) * rise * (1 - 2 * _ULPS)
         if left > start and fall > slower:
@@ -146,12 +174,12 @@ def _exp(x: float, sign: int) -> float:
     return math.exp(x) * (1 + sign * _ULPS * (1 + abs(x))) if x > -700 else 0.0
 
 
-def _chord_after(epsilons: Array, lower: Array, upper: Array, j: int) -> float:
+def _chord_after(epsilons: Array, lower: Array, upper: Array, j: int, last: int) -> float:
     """How much the chord after a cell rises from its right end to y = 0, as a part of what delta is there, at least."""
-    if j + 2 >= epsilons.size or not math.isfinite(lower[j + 1]):
+    if last >= epsilons.size or not math.isfinite(lower[j + 1]):
         return 0.0
-    falls = -math.expm1(min(float(upper[j + 2]) - float(lower[j + 1]), 0.0))
-    return falls / math.expm1(min(float(epsilons[j + 2] - epsilons[j + 1]), 700.0)) * (1 - 4 * _ULPS)
+    falls = -math.expm1(min(float(upper[last]) - float(lower[j + 1]), 0.0))
+    return falls / math.expm1(min(float(epsilons[last] - epsilons[j + 1]), 700.0)) * (1 - 4 * _ULPS)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,6 +194,8 @@ class ErrorCurve:
     error_sum: Bounds
     """The smallest sum of both errors."""
     label: str
+    certain: float = 1.0
+    """At most the chance that an outcome tells everything: without false alarms nothing else is found."""
 
     def __repr__(self) -> str:
         return f"ErrorCurve({self.label}, {self.alpha.size} points, smallest error sum {self.error_sum.lower:.6f})"
@@ -176,6 +206,7 @@ class ErrorCurve:
         if not np.all((levels >= 0) & (levels <= 1)):
             raise ValueError("Type I errors must lie between 0 and 1.")
         low = 1 - self.below.power(levels) - _LAST_PLACES
+        low = np.where(levels == 0, np.maximum(low, 1 - self.certain - _LAST_PLACES * (self.certain > 0)), low)
         high = 1 - self.above.power(levels) + _LAST_PLACES
         rest = np.where(levels < 0.5, np.minimum(1 - levels + _LAST_PLACES, 1.0), 1 - levels)  # exact from 1/2 on
         return np.clip(low, 0.0, 1 - levels), np.clip(np.maximum(high, low), 0.0, rest)
@@ -185,7 +216,9 @@ class ErrorCurve:
 
         A chord between two points of the lower bound, which is convex, would promise more: its corners are among them.
         """
-        alpha = np.unique(np.concatenate([self.alpha, self.below.vertices()[0], self.above.vertices()[0]]))
+        next_to_none = [math.ulp(0.0)]  # the bound may jump at 0
+        corners = self.below.vertices()[0], self.above.vertices()[0]
+        alpha = np.unique(np.concatenate([self.alpha, next_to_none, *corners]))
         return alpha, *self(alpha)
 
     @property

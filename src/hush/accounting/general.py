@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hush.accounting import beside, crossing, engines, grouped, heavy, single
+from hush.accounting import beside, cells, crossing, engines, grouped, heavy, hopeless, single
 from hush.accounting.answers import LOOSE, largest
 from hush.accounting.asked import heavy_curve
 from hush.accounting.crossing import EPSILON_LIMIT
@@ -30,6 +30,7 @@ from hush.accounting.sampled import Poisson, Uniform
 
 _FAR_OUT = 100.0  # an epsilon beyond which a curve shows nothing
 _CURVED = 1.5e-4  # of delta: what a whole curve of heavy tails may be off
+_BLURRED = 4e-4  # of delta: what a curve may be off at most where others could do better
 _UNSEEN = 0.02  # of a delta too small to be seen on it
 _SHOWN = 0.3  # of the tolerance: what a whole curve need not tell apart of delta
 _CROWD = 1000  # records in a group whose chain takes a while
@@ -95,7 +96,15 @@ def log_delta(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Arra
     if not few and (is_heavy(mechanism, floor) or (epsilons[-1] < _FAR_OUT and _is_fine(mechanism, floor))):
         most = _CURVED if floor == 0 else _UNSEEN
         return heavy_curve(directions(mechanism, floor), epsilons, _CURVED, most)
-    return _composed(mechanism, epsilons, floor)
+    lower, upper = _composed(mechanism, epsilons, floor)
+    wide = np.flatnonzero(np.exp(upper) - np.exp(lower) > _BLURRED)
+    if few or wide.size == 0 or not _few_kinds(mechanism):
+        return lower, upper
+    # one law for all of them isn't sharp: where that can be seen, lines are
+    some = slice(max(int(wide[0]) - 1, 0), int(wide[-1]) + 2)
+    low, high = heavy_curve(directions(mechanism, floor), epsilons[some], _CURVED, _UNSEEN)
+    lower[some], upper[some] = np.maximum(lower[some], low), np.minimum(upper[some], high)
+    return np.minimum(lower, upper), np.maximum(lower, upper)
 
 
 def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Array, Array]:
@@ -127,6 +136,17 @@ def log_least(mechanism: Mechanism, floor: float = 0.0) -> float:
     return math.log(least) if least > 0 else -math.inf
 
 
+def most_certain(mechanism: Mechanism) -> float:
+    """An upper bound on what delta falls to as epsilon grows; of groups of what may tell everything, and curves, 1."""
+    parts = mechanism.parts()
+    if has_renyi(mechanism) or any(isinstance(part, Group) and most_certain(part.inner) > 0 for part, _ in parts):
+        return 1.0
+    single_records = [(part, count) for part, count in parts if not isinstance(part, Group)]
+    if not single_records:
+        return 0.0
+    return max(hopeless.most_certain(steps) for steps in directions(compose(single_records)))
+
+
 def _leaks(mechanism: Mechanism) -> bool:
     return log_least(mechanism) > -math.inf
 
@@ -136,6 +156,12 @@ def is_heavy(mechanism: Mechanism, floor: float) -> bool:
     if has_renyi(mechanism) or any(isinstance(part, Group) for part, _ in mechanism.parts()):
         return False
     return all(heavy.is_simple(steps) for steps in directions(mechanism, floor))
+
+
+def _few_kinds(mechanism: Mechanism) -> bool:
+    """Whether steps are of so few kinds, and of single records, that lines cost little."""
+    parts = mechanism.parts()
+    return len(parts) < cells.MANY and not any(isinstance(part, Group) for part, _ in parts)
 
 
 def _is_fine(mechanism: Mechanism, floor: float) -> bool:

@@ -21,11 +21,13 @@ from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta, log_delta_above, surely_beyond
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
 from hush.accounting.links import Model
-from hush.accounting.losses import Array, GaussianPair, Pair
+from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Uniform
 from hush.accounting.makers import Binned, Maker, Replaced, Sampled, Whole
-from hush.accounting.mechanisms import compose
+from hush.accounting.mechanisms import Mechanism, compose
+from hush.accounting.points import sampled_loss
 from hush.accounting.powers import Power, of_steps
 from hush.accounting.projection import deepened
+from hush.accounting.releases import Guarantees
 
 _COARSE = np.geomspace(1e-5, 1e4, 24)
 _TINY = np.geomspace(1e-13, 3e-6, 24)  # where all that matters is closer to 0
@@ -35,20 +37,75 @@ _LOWEST = -700.0  # log of a delta that is a floating-point number with all its 
 _UNKNOWN = 0.0, math.inf
 _NEARLY = 0.9  # of the largest epsilon that is told
 _ENOUGH = 3.0  # times the width asked for: a model's epsilons are off by some of that
+_SMOOTH = 100  # steps
 _PLACES = np.geomspace(1e-6, 1e4, 300)
+_LOST = 1e-6  # of delta: what is left out where steps are almost bounded
+_SLIGHT = 0.3  # of the width asked for: what others may lose there
+_ROUGHLY = 0.1  # of epsilon: as well as that is known
+_FAINTEST = 2.9e4  # minus the log of a chance that is looked at
+_OUT = 2.0  # times the largest epsilon that is told: further than any first link
+_BESIDE = 20.0  # beyond an epsilon: e^-20 of delta are left out
 
 
 def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on epsilon, from the single record's curve where it matters."""
     if any(surely_beyond(steps, log_delta) for steps in directions(group.inner)):
         return EPSILON_LIMIT, math.inf  # a single record is beyond already
+    almost = _almost_bounded(group, log_delta, tolerance)
+    if almost is not None:
+        alone, together, _ = almost
+        low = at(alone, log_delta, tolerance)[0]
+        high = at(together, log_delta - 2 * _LOST, tolerance)[1] if low < EPSILON_LIMIT else math.inf
+        if is_narrow(low, high, tolerance):
+            return low, high
     apart = _apart(group, log_delta, tolerance, idle=False)
     if is_narrow(*apart, tolerance):
         return apart
-    found = rounds.epsilon(*_asked(group, log_delta=log_delta), log_delta, tolerance, largest(group))
+    asked = _asked(group, log_delta=log_delta)
+    if log_by_equal_links(*asked[:3], EPSILON_LIMIT, log_delta) > log_delta:
+        return EPSILON_LIMIT, math.inf
+    found = rounds.epsilon(*asked, log_delta, tolerance, largest(group))
     if apart == _UNKNOWN and not is_narrow(*found, tolerance) and found[0] < EPSILON_LIMIT:
         apart = _apart(group, log_delta, tolerance)
     return within(apart, found)
+
+
+def _almost_bounded(group: Group, log_delta: float, tolerance: float) -> tuple[Group, Group, float] | None:
+    """A group of steps with bounded losses alone, one that has also what stands for the others, and what that misses.
+
+    None unless the others lose next to nothing.  Let one record lose no more than e_0 to them but for a chance d, so
+    that delta(e) <= delta'(e) + d, delta' being that of bounded steps, with a promise of e_0 among them and b in all.
+    Then g(x) <= g'(x) + d, and the slope of g' is at most e^b: k records have g^k(x) <= g'^k(x) + k d e^{(k-1) b}.
+    """
+    parts = group.inner.parts()
+    bounded_steps = [(part, count) for part, count in parts if math.isfinite(part.largest_loss)]
+    rest = [(part, count) for part, count in parts if not math.isfinite(part.largest_loss)]
+    if not bounded_steps or not rest or group.inner.records > 1:
+        return None
+    alone = Group(compose(bounded_steps), group.size)
+    most = largest(alone) * (1 + 2 * tolerance)
+    log_missed = log_delta + math.log(_LOST)
+    log_chance = log_missed - math.log(group.size) - (group.size - 1) * most - 1e-9 * (1 + group.size * most)
+    slight = _SLIGHT * tolerance * most
+    if not log_chance > -_FAINTEST or not _may_be_slight(compose(rest), log_chance, slight):
+        return None
+    loss = at(Group(compose(rest), 1), log_chance, _ROUGHLY)[1]
+    if not 0 < loss <= slight:
+        return None
+    promised = Guarantees.of(loss, 0.0, group.neighbours)
+    return alone, Group(compose([*bounded_steps, (promised, 1)]), group.size), log_missed
+
+
+def _may_be_slight(rest: Mechanism, log_chance: float, loss: float) -> bool:
+    """Whether none of some Gaussian steps alone exceeds a loss with that chance, about."""
+    for pair, _ in directions(rest)[0]:
+        rate, inner = (pair.rate, pair.inner) if isinstance(pair, Poisson | Uniform) else (1.0, pair)
+        if not isinstance(inner, GaussianPair):
+            return False
+        deep = math.sqrt(max(2 * (math.log(rate) - log_chance), 0.0))
+        if sampled_loss(np.array([inner.mu * (0.5 * inner.mu + deep)]), rate)[0] > loss:
+            return False
+    return True
 
 
 def _apart(group: Group, log_delta: float, tolerance: float, *, idle: bool = True) -> tuple[float, float]:
@@ -115,17 +172,51 @@ def log_delta_at(group: Group, epsilon: float, tolerance: float) -> tuple[float,
 
 def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on log delta at one epsilon."""
-    seen = _log_seen(group, epsilon)
+    seen = log_seen(group, epsilon)
     if seen > -tolerance:
         return seen, 0.0
-    return rounds.log_delta(*_asked(group, epsilon=epsilon), epsilon, tolerance, largest(group))
+    almost = _almost_bounded(group, _LOWEST, tolerance)
+    if almost is not None:
+        alone, together, log_missed = almost
+        low = log_delta_at(alone, epsilon, tolerance)[0]
+        above = log_delta_at(together, epsilon, tolerance)[1] if low < -tolerance else 0.0
+        high = min(float(np.logaddexp(above, log_missed)) + 1e-12, 0.0)
+        if high - low <= 12 * tolerance * max(1.0, -high):
+            return low, high
+    asked = _asked(group, epsilon=epsilon)
+    if (seen := log_by_equal_links(*asked[:3], epsilon, -tolerance)) > -tolerance:
+        return seen, 0.0
+    return rounds.log_delta(*asked, epsilon, tolerance, largest(group))
 
 
-def _log_seen(group: Group, epsilon: float) -> float:
-    """A lower bound on log delta at a glance: that of a single record, and that of the plain Gaussians alone."""
+def log_seen(group: Group, epsilon: float) -> float:
+    """A lower bound on log delta at a glance: that of a single record, of the plain Gaussians alone, of equal links.
+
+    A single record's d = delta(e) gives g(a) >= min(d, e^e a) for every a, so k of them min(d, e^{ke} a), and with
+    a = d e^{-ke} delta(eps) >= d (1 - e^{eps - ke}).
+    """
     squared = plain(group)
     alone = gaussian_curve(squared)(np.array([epsilon]))[0][0] if squared > 0 else -math.inf
-    return max(float(alone), *(log_delta_above(steps, epsilon) for steps in directions(group.inner)))
+    equal, ways = (epsilon + _BESIDE) / group.size, directions(group.inner)
+    links = max(log_delta_above(steps, equal) for steps in ways) + _log_reached(group.size, equal, epsilon)
+    return max(float(alone), links, *(log_delta_above(steps, epsilon) for steps in ways))
+
+
+def log_by_equal_links(oracle: chains.Oracle, model: Model, size: int, epsilon: float, needed: float) -> float:
+    """A lower bound on a group's log delta by equal links (`log_seen`), one look at where they are.
+
+    Nothing unless the model has it that this is more than is needed.
+    """
+    equal = np.array([(epsilon + _BESIDE) / size])
+    about = model.at(equal)
+    if not about[0] > needed:
+        return -math.inf
+    return float(oracle(equal, about, _ROUGHLY)[0][0]) + _log_reached(size, float(equal[0]), epsilon)
+
+
+def _log_reached(size: int, equal: float, epsilon: float) -> float:
+    """log of what equal links keep of a single record's delta, from below: 1 - e^{eps - ke}."""
+    return math.log(-math.expm1(epsilon - size * equal)) - 1e-12
 
 
 def plain(group: Group) -> float:
@@ -149,8 +240,9 @@ def _asked(
     steps = directions(group.inner)
     least = max(least_delta(some) for some in steps)
     asked = makers(group)
-    model = rough(group, asked, log_delta, epsilon)
-    return Asked(asked), model, group.size, math.log(least) if least > 0 else -math.inf
+    log_least = math.log(least) if least > 0 else -math.inf
+    model = rough(group, asked, log_delta, epsilon).leaking(log_least, _OUT * EPSILON_LIMIT)
+    return Asked(asked), model, group.size, log_least
 
 
 def makers(group: Group) -> list[Maker]:
@@ -246,7 +338,9 @@ def pair(group: Group, floor: float = 0.0) -> Pair:
         most = group.inner.largest_loss
     else:
         smallest = math.exp(_log_smallest(group, math.log(floor))) if floor > 0 else _SMALLEST
-        points = max(100, min(2000, 200_000 // group.size))
+        # curves of few steps have edges, and those that are only looked at needn't tell deep deltas
+        smooth = floor > 0 and sum(count for _, count in group.inner.parts()) > _SMOOTH
+        points = max(100, min(1000 if smooth else 2000, 200_000 // group.size))
         epsilons = curves.spread_epsilons(group.inner, points, smallest)
         least = max(least_delta(steps) for steps in directions(group.inner))
         log_least = math.log(least) if least > 0 else -math.inf

@@ -25,6 +25,7 @@ _GLANCE = 1e-3  # of log delta: as good as needed where only its size is asked f
 _DEEPEST = -300.0  # log delta: far below, tails are cut off (`projection`), and all that is shown is that it is small
 _VERY_MANY = 100_000  # steps
 _ORDERS = np.geomspace(0.3, 300.0, 30)  # over epsilon: where Chernoff's bound is tried
+_COARSER, _BLUNT = (1, 4, 16), 0.3  # times as coarse, where bounds on log delta would be wider than that
 
 
 def _finer(part: float, wanted: float, cost: int, left: int) -> float:
@@ -45,7 +46,12 @@ def fits(steps: Steps) -> bool:
     if any(isinstance(pair, Enclosed) for pair in inner):
         return False
     many = len(steps) >= MANY and any(isinstance(pair, GaussianPair) for pair in inner)
-    return many or any(isinstance(pair, ProjectedPair) for pair in inner)
+    return many or is_heavy(steps)
+
+
+def is_heavy(steps: Steps) -> bool:
+    """Whether some norm comes from projections: other engines know less of such tails."""
+    return any(isinstance(_inner(pair), ProjectedPair) for pair, _ in steps)
 
 
 def is_simple(steps: Steps) -> bool:
@@ -151,8 +157,13 @@ def chernoff_near(rough: Rough, epsilon: float, log_delta: float) -> Chernoff:
 
 @np.errstate(all="ignore")
 def curve_at(rough: Rough, epsilon: float, log_delta: float, tolerance: float) -> crossing.Curve:
-    """Certified bounds on log delta that are sharp near an epsilon where it is about that."""
-    return _looked_at(rough, epsilon, log_delta, 0.4 * tolerance, math.inf, _TERMS // 4)
+    """Certified bounds on log delta that are sharp near an epsilon where it is about that, if they can be."""
+    for coarser in _COARSER:
+        found = _looked_at(rough, epsilon, log_delta, 0.4 * coarser * tolerance, math.inf, _TERMS // 4)
+        low, high = (float(side[0]) for side in found(np.array([epsilon])))
+        if high - low < _BLUNT:
+            break  # else some bracket has got no line: too many nodes
+    return found
 
 
 def _looked_at(

@@ -44,6 +44,12 @@ def least_delta(steps: Sequence[tuple[Pair, int]]) -> float:
     return -math.expm1(log_finite) * (1 - 1e-12)
 
 
+def most_certain(steps: Sequence[tuple[Pair, int]]) -> float:
+    """The same from above: what delta falls to as epsilon grows."""
+    log_finite = math.fsum(count * math.log1p(-min(pair.infinite, 1 - 2.0**-53)) for pair, count in steps)
+    return min(-math.expm1(log_finite) * (1 + 1e-12), 1.0)
+
+
 @np.errstate(all="ignore")
 def surely_beyond(steps: Sequence[tuple[Pair, int]], log_delta: float) -> bool:
     """Whether delta(1e4) > exp(log_delta) can be seen without composing anything."""

@@ -20,7 +20,7 @@ from hush.accounting.strips import Part
 from hush.accounting.thinning import alike
 from hush.accounting.transform import UNIT_ROUNDOFF, Array, Numbers
 
-_MOST_TERMS = 12_000_000
+_MOST_TERMS = 24_000_000
 _FEW_STEPS = 1000
 _SHARP = -24.0
 """log of a tolerance below which every digit counts."""
@@ -31,6 +31,10 @@ _LOOKS = 5
 """Nodes at which it is looked at how little is left of what is not bulk."""
 _GOOD = 1.0
 """log of how much more than wanted an error may be that no search would make smaller."""
+
+
+class TooManyTermsError(Exception):
+    """All steps together have too many nodes and points, whatever the line."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +99,12 @@ def candidates(labels: Sequence[Labels], aim: Aim) -> tuple[Array, Array]:
 def line_through(labels: Sequence[Labels], aim: Aim, most: int) -> Line | None:
     """The integral to about exp(budget), unless it takes more nodes than `most`."""
     some = thinned_labels(labels)
-    found = _line(labels, some, aim, most)
-    if found is None and len(some) < len(labels) and _line(some, some, aim, most) is not None:
-        found = _line(labels, labels, aim, most)
+    try:
+        found = _line(labels, some, aim, most)
+        if found is None and len(some) < len(labels) and _line(some, some, aim, most) is not None:
+            found = _line(labels, labels, aim, most)
+    except TooManyTermsError:
+        return None
     return found
 
 
@@ -225,13 +232,16 @@ def _evaluate(
     least = [_least_bulk(label, power) if split else 1.0 for label in labels]
     terms, start = 0, 0
     few = 8 if log_allowed < _SHARP else 32  # where digits count: the less r varies, the more of x is summed by series
+    few = few if len(labels) <= _SEVERAL else 128  # of many kinds it takes longer to choose rules than to use them
     while start < len(nodes):
         end = min(max(2 * start, few), len(nodes))
         low, high = float(nodes[start].imag), float(nodes[end - 1].imag)
         chosen = _all_rules(labels, least, power, low, high, log_allowed, top)
-        terms += sum(rule.size for pair in chosen for rule in pair if rule is not None) * (end - start)
-        if terms > _MOST_TERMS:
-            return None
+        size = sum(rule.size for pair in chosen for rule in pair if rule is not None)
+        # rules hardly grow from here on
+        if terms + size * (len(nodes) - start) > _MOST_TERMS:
+            raise TooManyTermsError
+        terms += size * (end - start)
         for first in range(start, end, _CHUNK):
             part = slice(first, min(first + _CHUNK, end))
             powers = _powers(direction, nodes[part])

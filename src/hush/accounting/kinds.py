@@ -15,7 +15,7 @@ from hush.accounting.transform import Step
 
 Steps = Sequence[tuple[Pair, int]]
 
-_LEAST_NOISE, _MOST_NOISE = 1e-4, 1e9
+_LEAST_NOISE, _MOST_NOISE = 0.005, 1e9  # with less a single hit is beyond any epsilon, and grids take all memory
 
 FAR_BELOW = 1e-6
 """A delta, as a part of another, that adds next to nothing to it."""

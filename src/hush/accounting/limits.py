@@ -32,6 +32,8 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 # Gaussian limits
 
+_LARGEST = 345.0  # log of a mu whose square is a floating-point number
+
 
 @dataclass(frozen=True)
 class Approximation:
@@ -92,7 +94,7 @@ def uniform_limit(rate: float, noise: float, steps: float) -> Approximation:
 
 def _scaled_root(rate: float, steps: float, log_square: float) -> float:
     log_mu = (math.log(rate) if rate > 0 else -math.inf) + 0.5 * (math.log(steps) + log_square)
-    return math.exp(log_mu) if log_mu < 709 else math.inf
+    return math.exp(log_mu) if log_mu < _LARGEST else math.inf
 
 
 def _log_chi_square_plus(mu: float) -> float:

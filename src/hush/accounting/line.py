@@ -161,12 +161,13 @@ def alias_free_spacing(
     """The widest spacing whose aliases at epsilon are negligible beside exp(Lambda(c) - c eps).
 
     (Where all of the integral is negligible, so are they: then each of their sums is a geometric series of ratio 1/e.)
+    0 where c is too large for points beside it.
     """
     gap = points - c
     with np.errstate(divide="ignore", invalid="ignore"):
         needed = np.maximum(values - value - gap * epsilon - log_negligible, 1.0) / np.abs(gap)
     needed = np.where(np.isfinite(needed), needed, np.inf)
-    period = max(float(np.min(needed[gap > 0])), float(np.min(needed[gap < 0])))
+    period = max(float(np.min(needed[side], initial=np.inf)) for side in (gap > 0, gap < 0))
     return float(2 * np.pi / period)
 
 

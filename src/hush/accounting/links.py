@@ -69,6 +69,14 @@ class Model:
         moved = 1 + (self.at(places) - 1) * np.interp(np.log(np.maximum(places, 1e-12)), np.log(at), ratio)
         return Model(places, np.minimum.accumulate(np.minimum(moved, -1e-12)))
 
+    def leaking(self, log_leak: float, furthest: float) -> Model:
+        """With so much at infinite loss: a chain's first link may be as far out as that."""
+        if log_leak == -math.inf:
+            return self
+        inner = self.epsilons < furthest
+        places, logs = np.append(self.epsilons[inner], furthest), np.append(self.logs[inner], log_leak)
+        return Model(places, np.maximum(logs, log_leak))
+
     def levels(self) -> tuple[Array, Array, Array]:
         """Slopes in descending order, and logs of levels and powers that rise with them."""
         falls = np.maximum(-np.gradient(self.logs, self.epsilons), 1e-9)
@@ -81,6 +89,11 @@ class Model:
         ]  # falls with epsilon: where the model is flat it's what follows
         power = np.minimum.accumulate(np.minimum(np.logaddexp(self.logs, self.epsilons + alpha), -1e-12))
         return self.epsilons[::-1], alpha[::-1], power[::-1]
+
+    def falls(self, epsilons: Array) -> Array:
+        """How fast log delta falls at epsilons >= 0: where the model is flat, as fast as convexity says."""
+        slopes, alpha, _ = self.levels()
+        return np.exp(np.minimum(np.interp(epsilons, slopes[::-1], alpha[::-1]) + epsilons - self.at(epsilons), 50.0))
 
     def chain(self, levels: Array, size: int) -> tuple[Array, Array]:
         """The e_i of chains that begin at these (logs of) levels, one row a link, and the groups' log deltas."""

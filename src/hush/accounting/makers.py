@@ -13,28 +13,27 @@ from typing import Protocol
 import numpy as np
 
 from hush.accounting import contour, decaying, heavy, jumps, scattered
-from hush.accounting.bounded import largest_total, near_top
+from hush.accounting.bounded import largest_finite, largest_total, near_top
 from hush.accounting.cells import Rough, Steps, rough_look
 from hush.accounting.crossing import Curve
+from hush.accounting.hopeless import least_delta
 from hush.accounting.landing import few_jumps_log_delta, sum_of_log_deltas
 from hush.accounting.line import Line, log_peak
-from hush.accounting.losses import Array, Uniform
+from hush.accounting.losses import Array
 from hush.accounting.sides import Chernoff
 from hush.accounting.subsampled import Composition, chernoff_curve
 
-_BELOW_BINS = -650.0  # a log delta for which bins of probabilities may have too little
-_AGAIN = 0.6  # as deep as that, as a part of where bins had too little, they are asked again
 _BINS_KNOW = -400.0  # a log delta above which they tell about what it is
 _MANY = -100.0  # a log delta for which many losses decide
 _NEGLIGIBLE = -36.0, -24.0, -16.0  # logs of what a line may miss: where the first takes too many nodes, more
 _LARGE = -30.0  # a log delta for which losses are mostly large
 _ORDERS = np.geomspace(0.8, 1.25, 21)  # as parts of a line's own
-_ROUGHLY = 0.03  # of log delta: known no better, bins of C_p cost less than integrals without
+_NOTHING = 1.0  # of log delta: known no better, leaks were taken for losses that decide
 _BLUNT = 0.3  # of log delta: known no better, bins cost less than labelled integrals
 _FURTHEST = 1e6  # an epsilon that no link needs
-_ALMOST = 1.3  # times what is asked for, which is less than what is needed
 _NEARBY = 0.7  # logs of epsilons
 _FURTHER = 1.5  # as deep as that a line may be asked, as a multiple of its own log delta
+_DEEPER_STILL = 1.5  # times a log delta for which that was so
 _DEEPER = 8.0  # logs: labelled integrals so much sharper than they need be serve far to the left
 _LEFT = 0.2  # of an epsilon: how far down labelled integrals are to serve as well
 _RIGHT = 1.1  # times it: where they are set up
@@ -89,8 +88,6 @@ class Binned:
     """
 
     steps: Steps
-    missed: bool = False
-    """Whether bins once weren't good enough."""
     one_sided: bool = False
 
     @cached_property
@@ -102,12 +99,27 @@ class Binned:
         return largest_total(self.steps)
 
     @cached_property
+    def _largest_finite(self) -> tuple[float, float]:
+        return largest_finite(self.steps)
+
+    def _leaked(self, epsilons: Array) -> tuple[Array, Array]:
+        """Beyond all finite losses."""
+        total, log_leak = self._largest_finite
+        return np.full(epsilons.shape, self._log_leak), np.where(epsilons >= total, log_leak, 0.0)
+
+    @cached_property
+    def _log_leak(self) -> float:
+        leak = least_delta(self.steps)
+        return math.log(leak) if leak > 0 else -math.inf
+
+    @cached_property
     def _near_top(self) -> tuple[float, float]:
         return near_top(self.steps)
 
     def least(self, epsilons: Array) -> Array:
         log_mass, total = self._near_top
-        return np.asarray(log_mass + np.log(np.maximum(-np.expm1(np.minimum(epsilons - total, 0.0)), 0.0)) - 1e-12)
+        near = log_mass + np.log(np.maximum(-np.expm1(np.minimum(epsilons - total, 0.0)), 0.0)) - 1e-12
+        return np.maximum(near, self._log_leak)
 
     @cached_property
     def look(self) -> Rough | None:
@@ -124,21 +136,21 @@ class Binned:
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
-        first = enough > _ROUGHLY and not self.missed and any(isinstance(pair, Uniform) for pair, _ in self.steps)
-        roughly = self.bins(epsilon, size, tolerance) if first else None
-        if roughly is not None and width_at(roughly, epsilon) <= _ALMOST * enough:
-            return roughly
-        self.missed = self.missed or roughly is not None
-        return self.smooth(epsilon, size, enough) or roughly or self.bins(epsilon, size, tolerance)
+        if epsilon >= self._largest_finite[0]:
+            return self._leaked
+        return self.smooth(epsilon, size, enough) or self.bins(epsilon, size, tolerance)
 
     def bins(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
-        if self.look is not None and (epsilon > 0 or heavy.fits(self.steps)):
-            return heavy.curve_at(self.look, epsilon, size, tolerance)
+        by_tails = heavy.fits(self.steps)
+        if self.look is not None and (epsilon > 0 or by_tails):
+            found = heavy.curve_at(self.look, epsilon, size, tolerance)
+            if by_tails or width_at(found, epsilon) < _NOTHING or self.look.survey.infinite == 0:
+                return found
         return scattered.curve_at(self.task, epsilon, size, tolerance)
 
     def smooth(self, epsilon: float, size: float, enough: float) -> Curve | None:
         """Without bins, where that is good enough."""
-        serves = 0 < epsilon < _FURTHEST and decaying.fits(self.task)
+        serves = 0 < epsilon < _FURTHEST and decaying.fits(self.task.open)
         found = decaying.curve_at(self.task, epsilon, size, enough) if serves else None
         return found if found is not None and width_at(found, epsilon) <= enough else None
 
@@ -149,7 +161,7 @@ class Binned:
                 place = self.look.guess(-(2.0**depth))
                 self._bounds[depth] = heavy.chernoff_near(self.look, place, -(2.0**depth))
             return self._bounds[depth](epsilons)
-        if decaying.fits(self.task) and epsilon > 0:
+        if decaying.fits(self.task.open) and epsilon > 0:
             depth = math.ceil(4 * math.log2(max(_GLANCED, -size)))
             if depth not in self._bounds:
                 self._bounds[depth] = decaying.Chernoff.of(self.task, epsilon, min(size, -1.0))
@@ -225,7 +237,7 @@ class Sampled:
             size = float(self.tails(np.array([epsilon]), np.array([min(saddle, size)]))[0])
         elif saddle < _MANY:
             size = saddle
-        lost = sum(abs(math.log(max(epsilon, 1e-300) / other)) < _NEARBY for other in self.lost)
+        lost = _near(epsilon, self.lost)
         binned = self.binned.curve(epsilon, size, tolerance) if lost > 0 or enough > _BLUNT else None
         if binned is not None and (lost > 1 or width_at(binned, epsilon) <= enough):
             return binned
@@ -280,8 +292,10 @@ class Replaced:
 
     composition: Composition
     binned: Binned
-    below_bins: float = -math.inf
-    """Below that log delta bins have less to say."""
+    deep_from: float = _LARGE
+    """Below that log delta one contour integral may do; above it was seen not to."""
+    lost: list[float] = field(default_factory=list)
+    """Where labelled ones said little."""
     largest: float = math.inf
     one_sided: bool = False
 
@@ -294,16 +308,19 @@ class Replaced:
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         enough = tolerance * max(1.0, -size)
+        tried = size < self.deep_from
+        deep = self._deep(epsilon) if tried else None
+        if deep is not None and width_at(deep, epsilon) <= enough:
+            return deep
+        self.deep_from = min(self.deep_from, _DEEPER_STILL * size) if tried else self.deep_from
         found = self.binned.curve(epsilon, size, tolerance)
         if found is not None and width_at(found, epsilon) <= enough:
             return found
-        deep = (self._deep(epsilon) or self._few(epsilon, size, enough)) if size < _LARGE else None
-        if deep is not None and (size < self.below_bins or width_at(deep, epsilon) <= enough):
-            return deep
-        if deep is not None and (found is None or width_at(deep, epsilon) < width_at(found, epsilon)):
-            self.below_bins = max(self.below_bins, _AGAIN * size) if size < _BELOW_BINS else self.below_bins
-            return deep
-        return found
+        if size < _LARGE and deep is None:
+            deep = (None if tried else self._deep(epsilon)) or self._few(epsilon, size, enough)
+        return min(
+            (one for one in (deep, found) if one is not None), key=lambda one: width_at(one, epsilon), default=None
+        )
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
         return self.binned.bound(epsilons, epsilon, size)
@@ -336,10 +353,11 @@ class Replaced:
 
     def _few(self, epsilon: float, size: float, enough: float) -> Curve | None:
         """Where a few large losses decide, by the second of the two bounds alone."""
-        if self.composition.gaussian > 0 or epsilon <= self.composition.most_added:
+        if self.composition.gaussian > 0 or epsilon <= self.composition.most_added or _near(epsilon, self.lost):
             return None
         removed = self._removed.jumps(epsilon, float(self.tails(np.array([epsilon]), np.array([size]))[0]), enough)
         if removed is None:
+            self.lost.append(epsilon)
             return None
 
         def curve(epsilons: Array) -> tuple[Array, Array]:
@@ -360,6 +378,11 @@ def _line(
         return None, None, 0.0
     lines = (contour.line(task, c, negligible) for negligible in _NEGLIGIBLE)
     return task, next((line for line in lines if line is not None), None), size
+
+
+def _near(epsilon: float, others: list[float]) -> int:
+    """How many of them are nearby."""
+    return sum(abs(math.log(max(epsilon, 1e-300) / other)) < _NEARBY for other in others)
 
 
 def width_at(curve: Curve, epsilon: float) -> float:

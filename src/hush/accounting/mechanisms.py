@@ -179,7 +179,10 @@ class Mechanism(ABC):
         return answers.delta(self, epsilon)
 
     def tradeoff(self, points: int = 1000) -> ErrorCurve:
-        """Type II against type I error of the best attack, with a certified band."""
+        """Type II against type I error of the best attack, with a certified band around the mechanism's own function.
+
+        That is the papers' one: the largest convex function below both directions (Dong, Roth, Su 2022).
+        """
         from hush.accounting import curves
 
         return curves.tradeoff(self, points)

@@ -24,18 +24,19 @@ from hush.accounting.groups import Group
 from hush.accounting.hopeless import least_delta
 from hush.accounting.kinds import directions
 from hush.accounting.links import Model
-from hush.accounting.losses import Array, Enclosed, Pair
+from hush.accounting.losses import Array, Enclosed, GaussianPair, Pair
 from hush.accounting.makers import Maker, Whole
-from hush.accounting.points import Points, Scattered, exact
+from hush.accounting.outcomes import Outcomes
+from hush.accounting.points import GaussianLaw, Points, Scattered, exact
 from hush.accounting.powers import of_lines
+
+Law = GaussianLaw | Outcomes
 
 _ROUGHLY = 80  # points of a model's curve
 _CORNERS = 24_000  # of a model's power curve
 _ROUNDING = 32.0  # minus the log of a share that may be rounding
 LITTLE = 1e-3
 """Of log delta: worth no glance."""
-_ALIKE = 1.5  # times as far as equal links would have to be
-_BULK = -20.0  # a log delta below which hardly any losses are
 _BINS = 200  # of the single record's curve, each of one worth
 _GLANCES = 6  # links of a chain
 _QUANTILES = np.linspace(0.0, 1.0, 80)  # of what decides, to which chains are followed
@@ -124,12 +125,17 @@ class Part:
         return None if by_curve(self.group) else self.group.pair_above(math.exp(self.log_floor))
 
     @cached_property
+    def less(self) -> Law | None:
+        """What reveals no more, where that needs no curve."""
+        return None if self.known is None else laws_of(self.known)[0]
+
+    @cached_property
     def model(self) -> Model:
         return self.moved or grouped.rough(self.group, self.single.makers, self.log_floor, 0.0)
 
     def glanced(self, shares: Shares) -> Part:
         """With a model moved to what a glance tells, at the chain to where most of it is decided."""
-        if self.known is not None or shares.alike or not self.count * shares.worth.sum() > LITTLE:
+        if self.known is not None or not self.count * shares.worth.sum() > LITTLE:
             return self
         at = float(shares.middle(np.array([0.5]))[0])
         chain = chains.Chain(
@@ -176,7 +182,7 @@ class Part:
         """About the law of its loss; None where all of it is beyond any limit."""
         if self.known is not None:
             law = exact(self.known.upper if isinstance(self.known, Enclosed) else self.known)
-            return few_points(law.losses, law.logs, law.infinite) if isinstance(law, Points) else law
+            return Points(law.losses, law.logs, law.infinite) if isinstance(law, Points) else law
         passed = float(_passed(self.model, self.last)[1][-1])
         count = int(np.clip(4 * passed, _ROUGHLY, max(_ROUGHLY, _CORNERS // self.group.size)))
         if passed < count:
@@ -212,10 +218,6 @@ class Part:
         return min(reached, -1e-9)
 
     def worth(self, shares: Shares) -> Worth:
-        if shares.alike:
-            told = self.model.epsilons[self.model.logs > _BULK]
-            end = min(_ALIKE * float(shares.epsilons[0]) / self.group.size, float(told.max(initial=0.0)))
-            return Worth(np.zeros(1), np.full(1, end), shares.worth)
         epsilons, links = self._chains_to(shares.middle(_QUANTILES))
         if epsilons.size == 0 or not shares.worth.any():
             return Worth(np.zeros(1), np.zeros(1), np.zeros(1))
@@ -323,6 +325,15 @@ class Part:
         enough = beyond <= math.log(0.5 * unsure)
         last = min(float(at[int(np.argmax(enough)) if enough.any() else -1]), self.last, self.single.largest)
         return max(last, float(self.model.epsilons[1]))
+
+
+def laws_of(pair: Pair) -> tuple[Law, Law]:
+    """What reveals no more and no less than a group's pair."""
+    found = Outcomes.of(pair)
+    if found is not None:
+        return found
+    assert isinstance(pair, GaussianPair)
+    return GaussianLaw(pair.mu**2), GaussianLaw(pair.mu**2)
 
 
 def by_curve(group: Group) -> bool:

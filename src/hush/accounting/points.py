@@ -105,6 +105,15 @@ class Points:
         peaks = exponents.max(axis=1)
         return np.asarray(peaks + np.log(np.exp(exponents - peaks[:, None]).sum(axis=1)))
 
+    def cumulants(self, orders: Array) -> tuple[Array, Array, Array]:
+        """The log-MGF, and about the mean and the variance of the tilted losses."""
+        exponents = np.multiply.outer(orders, self.losses) + self.logs
+        peaks = exponents.max(axis=1)
+        weights = np.exp(exponents - peaks[:, None])
+        totals = weights.sum(axis=1)
+        mean, square = weights @ self.losses / totals, weights @ self.losses**2 / totals
+        return peaks + np.log(totals), mean, np.maximum(square - mean * mean, 0.0)
+
     def on_line(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
         """1 and the sum of w (e^{i t l} - 1), weights w = p e^{cl - scale}: near-atoms at 0 keep their digits.
 

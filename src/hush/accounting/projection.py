@@ -15,6 +15,7 @@ from hush.accounting.losses import Array, Continuous, Pair, Poisson, Reversed, b
 _CERTAINTY = 41.0  # the quadrature error is below exp(-41) = 1.6e-18
 _BELOW = 1e-300  # what z have that are left out below
 _NEAR = 1.5  # where e^-x - 1 + x is a series
+_COUNTS = math.exp(-45)  # of a tail: all that smaller terms add up to
 _CLOSE = 4.0  # losses up to which P - Q is an integral
 _GAUSS = tuple(row[6:] for row in np.polynomial.legendre.leggauss(12))  # the positive half
 
@@ -255,22 +256,36 @@ class ProjectedPair(Continuous):
         q_far, p_far, p_near = np.empty_like(t), np.empty_like(t), np.empty_like(t)
         order = np.argsort(t)
         for part in np.array_split(order, max(1, t.size // 64)):
-            least, most = float(t[part[0]]), float(t[part[-1]])
+            at = t[part]
             # Phi is 0 to the last bit below -40 and 1 above 40: z below `first` count for nothing, those from `sure` on
             # as one, and Q's Phi(-t/z - z/2) is 0 unless z lies between two roots
             first, sure = np.searchsorted(
-                z, [math.hypot(40, math.sqrt(2 * least)) - 40, math.hypot(40, math.sqrt(2 * most)) + 40]
+                z, [math.hypot(40, math.sqrt(2 * at[0])) - 40, math.hypot(40, math.sqrt(2 * at[-1])) + 40]
             )
             first = min(int(first), z.size - 1)
-            some = z[first:sure]
-            ratio = t[part, None] / some
-            p_far[part] = (ndtr(some / 2 - ratio) * weight[first:sure]).sum(axis=1) + weight[sure:].sum()
+            some, shares = z[first:sure], weight[first:sure]
+            last = int(np.searchsorted(some, 80.0))
+            p_far[part] = _mean_of(at, some, shares, 0.5, -1.0, float(weight[sure:].sum()))
             p_near[part] = 1 - p_far[part]
             if p_near[part[0]] < 0.5:  # the smaller tail has its own sum: the difference would lose its digits
-                p_near[part] = (ndtr(ratio - some / 2) * weight[first:sure]).sum(axis=1) + weight[:first].sum()
-            last = int(np.searchsorted(some, 80.0))
-            q_far[part] = (ndtr(-ratio[:, :last] - some[:last] / 2) * weight[first : first + last]).sum(axis=1)
+                p_near[part] = _mean_of(at, some, shares, -0.5, 1.0, float(weight[:first].sum()))
+            q_far[part] = _mean_of(at, some[:last], shares[:last], -0.5, -1.0, 0.0)
         return q_far, p_far, p_near
+
+
+def _mean_of(t: Array, z: Array, weight: Array, tilt: float, sign: float, beside: float) -> Array:
+    """Sums of weight Phi(tilt z +- t/z) at ascending t that are close together, and what is known beside.
+
+    All terms change with t in one direction.  Those are left out that, where they are largest, are below e^-45 of the
+    least sum over how many there are.
+    """
+    most, least = (weight * ndtr(tilt * z + sign * t[end] / z) for end in ((0, -1) if sign < 0 else (-1, 0)))
+    kept = np.flatnonzero(most >= _COUNTS / max(z.size, 1) * (beside + least.sum()))
+    if kept.size == 0:
+        return np.full(t.shape, beside)
+    some = slice(int(kept[0]), int(kept[-1]) + 1)
+    terms = ndtr(tilt * z[some] + sign * t[:, None] / z[some])
+    return np.asarray((terms * weight[some]).sum(axis=1) + beside)
 
 
 def _decade(t: Array) -> Array:

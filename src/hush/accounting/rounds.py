@@ -25,6 +25,7 @@ _NARROWED = 0.7  # times what was known before: a look that was worth it
 _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
 _FURTHER = 2.0, 1.1  # times an epsilon where delta is next to 1: if it still is there, a rough look will do
 _NEXT_TO_ONE = 20.0  # minus the log of a share of delta that is left out
+_TOPMOST = 1e-6, 1e-4, 1e-2  # parts of a largest loss: links as close to it may as well be there
 _BEYOND = 1.001  # as a part of the largest epsilon that is told
 
 
@@ -83,13 +84,13 @@ def _links_at(chain: Chain, at: float, tolerance: float, furthest: float) -> Lin
     for times in _FURTHER:
         if times > furthest:
             continue
-        size, further = chain.size, chain.model.links(chain.size, epsilon=times * at + 1)
-        # where all of them tell more than the model reaches, fewer will do
-        while further.epsilon < 0.99 * times * at and size > 1:
-            size //= 2
+        whole = chain.model.links(chain.size, epsilon=times * at + 1)
+        if whole.epsilon > 0.99 * times * at and whole.log_delta <= math.log1p(-0.5 * tolerance):
+            continue  # fewer records tell less
+        for size in sorted({chain.size >> k for k in range(chain.size.bit_length())}):  # as few records as will do
             further = chain.model.links(size, epsilon=times * at + 1)
-        if further.epsilon > at and further.log_delta > math.log1p(-0.5 * tolerance):
-            return replace(further, level=-at - _NEXT_TO_ONE, spare=further.epsilon - at)
+            if further.epsilon > max(at, 0.99 * times * at) and further.log_delta > math.log1p(-0.5 * tolerance):
+                return replace(further, level=-at - _NEXT_TO_ONE, spare=further.epsilon - at)
     return chain.model.links(chain.size, epsilon=at)
 
 
@@ -115,6 +116,32 @@ def _zero(chain: Chain, log_delta: float) -> bool:
     """Whether delta is small enough at epsilon = 0."""
     slopes = chain.model.links(chain.size, epsilon=0.0).slopes
     return chain.split(_summing_to(slopes, 0.0)) <= log_delta
+
+
+def _fitted(chain: Chain, slopes: Array, epsilon: float) -> Array:
+    """Moved to sum up to epsilon: of a largest loss those at it stay there, as many as the model says is best.
+
+    (There delta is 0, and a little before it may be far more than others make up for.)
+    """
+    best = _summing_to(slopes, epsilon)
+    if not math.isfinite(chain.largest) or slopes.size < 2:
+        return best
+    order = np.argsort(-slopes, kind="stable")
+    found = [best]
+    for close in _TOPMOST:
+        count = int(np.sum(slopes >= (1 - close) * chain.largest))
+        if 0 < count < slopes.size:
+            pinned = np.full(count, chain.largest * (1 + 1e-12))
+            moved = slopes.copy()
+            moved[order[:count]] = pinned
+            moved[order[count:]] = _summing_to(slopes[order[count:]], epsilon - float(pinned.sum()) * (1 + 1e-13))
+            found.append(moved)
+    sizes = []
+    for one in found:
+        after = np.append(np.cumsum(one[::-1])[::-1][1:], 0.0)
+        logs = np.where(one >= chain.largest, -np.inf, chain.model.log_delta(one))
+        sizes.append(float(np.logaddexp.reduce(logs + after)))
+    return found[int(np.argmin(sizes))]
 
 
 def _summing_to(slopes: Array, epsilon: float) -> Array:
@@ -162,7 +189,7 @@ def log_delta(
         if before.spare > 0:
             continue
         for scale in (1.0, *_SCALES):  # where the curve is flat, the model's links may be off by that much
-            high = min(high, chain.split(_summing_to(scale * links.slopes, at)))
+            high = min(high, chain.split(_fitted(chain, scale * links.slopes, at)))
             if high - low <= tolerance * links.scale:
                 return min(low, high), max(low, high)
             if unknown := low == -math.inf and high == 0:

@@ -34,6 +34,8 @@ _SEARCH = 2000  # what finding a root on a line costs for each node, in such pro
 _NEGLIGIBLE = 1e-3  # of the width asked for
 _LINES = 12  # for a whole curve
 _ROUGH, _SHORTEST = 5.0, 26.0  # logs by which a saddle point is off anyway, and by which digits are left
+_STEEP = 3.0  # how far log delta may fall within the width asked for
+_SHARPER = 0.02  # of the tolerance: narrower than that isn't asked for
 _NARROWED = 0.7  # times what it was before: bins that were worth it
 _DEEPEST, _GLANCE = -300.0, 1e-3  # log delta: far below, all that is shown is that it is small
 _FEW = 20_000  # points of a sum that are worth enumerating
@@ -83,7 +85,7 @@ def epsilon_of(task: Planned, log_delta: float, tolerance: float) -> tuple[float
     low, high = 0.0, math.inf
     if less.infinite * (1 - less.doubt[1]) > math.exp(log_delta):
         return EPSILON_LIMIT, high
-    rest = -math.expm1(math.log(max(more.infinite, 1e-300)) - log_delta)
+    rest = -math.expm1(min(math.log(max(more.infinite, 1e-300)) - log_delta, 1.0))
     if rest <= 0:
         beyond = start > EPSILON_LIMIT and log_delta_of(task, np.array([EPSILON_LIMIT]), tolerance)[0][0] > log_delta
         return EPSILON_LIMIT if beyond else low, high
@@ -93,10 +95,12 @@ def epsilon_of(task: Planned, log_delta: float, tolerance: float) -> tuple[float
         return EPSILON_LIMIT, high
     if c * guess < 1 and log_delta_of(task, np.zeros(1), tolerance)[1][0] <= log_delta:
         return 0.0, 0.0
+    # close to a largest loss delta falls steeply: what is wide there is blunt, and takes no less time
+    tolerance = min(tolerance, max(_STEEP / (c * guess), _SHARPER * tolerance))
     share, left = 0.25, TERMS
     aimed, rounds, gap = 0, 0, math.inf
     while rounds < 6:
-        c, guess = min(c, 3 / (tolerance * guess)), min(guess, EPSILON_LIMIT)
+        c, guess = min(c, _STEEP / (tolerance * guess)), min(guess, EPSILON_LIMIT)
         less, more = task.sides(guess, log_delta, c, _allowed(share * tolerance, c, guess))
         curve, cost = averaged_curve(
             less, more, c, guess, share * tolerance * guess * c, left, log_delta if task.large else 0.0

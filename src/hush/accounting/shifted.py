@@ -6,6 +6,8 @@ import numpy as np
 
 from hush.accounting.transform import LOG_SQRT_2PI, Array, Grid, log_ratio
 
+_LARGE = 600.0  # a loss whose exponential is a floating-point number
+
 
 def shifts(grid: Grid) -> Array:
     """Strip half-widths worth trying: below pi*sigma, where g has its zeros, and below 9, the Gaussian's own limit."""
@@ -66,9 +68,9 @@ def end_sizes(grid: Grid, real_power: float, height: float, shift: float, scale:
     They are integrated against exp(-2 pi y/spacing), twice for each end; |g^r| grows by exp(height * arg g) at most.
     """
     loss, density, share = _end_losses(grid)
-    with np.errstate(over="ignore"):
-        polynomial = 1 + (abs(real_power) + height) * (np.abs(np.expm1(loss)) + 2 * share * np.exp(loss))
-    log_sizes = np.logaddexp(real_power * loss, np.log(polynomial)) + density
+    most = np.minimum(loss, _LARGE)  # beyond, each of the polynomial's terms grows by e^(loss - most) or less
+    polynomial = 1 + (abs(real_power) + height) * (np.abs(np.expm1(most)) + 2 * share * np.exp(most))
+    log_sizes = np.logaddexp(real_power * loss, np.log(polynomial) + (loss - most)) + density
     damping = 2 * np.pi / grid.spacing
     sides = [_log_side(grid, share[k], real_power, height, shift, damping) for k in (0, 1)]
     return float(2 * np.exp(np.minimum(np.logaddexp.reduce(log_sizes + sides) - scale, 700.0)))

@@ -68,6 +68,12 @@ class Kernel:
         factor = (1 + self._taken * (abs(c) + height) * (abs(c) + 1 + height)) / (square * height**3)
         return 0.5 * square * (c * (c + 1) - height**2) + math.log(factor)
 
+    def most(self, c: float, heights: Array) -> Array:
+        """Bounds on |transform/(s (s+1))| at Re s = c from such heights on: both of its factors fall."""
+        whole = np.exp(0.5 * self.deviation**2 * (c * (c + 1) - heights**2))
+        nodes = c + 1j * heights
+        return np.asarray(whole * (1 / np.abs(nodes * (nodes + 1)) + self._taken) * (1 + 1e-9))
+
     @property
     def reach(self) -> tuple[float, float]:
         """How far away the curve counts, and the weight with which it does: aliases are those of delta itself.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -51,6 +52,23 @@ _CELLS = np.linspace(-1.0, 1.0, 9)  # of a panel, widened to an ellipse, on each
 _SHIFTS = np.geomspace(1e-3, 1.0, 14)  # by which paths are moved, as parts of the largest: of the angle, or of x
 _TURN, _LIFT = 0.35 * math.pi, 8.0
 _SIDES = 16  # cells of what leads to them
+
+
+@dataclass(frozen=True)
+class Ellipses:
+    """Around the panels of a stretch, an ellipse for each radius tried: what bounds the integrand, cell by cell."""
+
+    heights: Array
+    """Half an ellipse's height, for each radius; and the log of what its largest value is to be multiplied by."""
+    factors: Array
+    losses: Array
+    """At the ends of cells, by radius and panel."""
+    shares: Array
+    """The largest of a cell; and so are the next."""
+    varied: Array
+    """w (1 - w)."""
+    densities: Array
+    """log q."""
 
 
 @dataclass(frozen=True)
@@ -115,34 +133,51 @@ class Stretch:
         At x + iy each power of |g| is the root of those at y + b and y - b, and the angle the mean of those at b + y
         and b - y, which is not negative: it rises with v up to pi/2.
         """
-        middles, half = self._panels(count)
+        nearby = self._ellipses(count)
         powers = 1 + orders if self.above else -orders
-        best = np.full((orders.size, count), np.inf)
-        for radius in _RADII:
-            wide, high = half * 0.5 * (radius + 1 / radius), half * 0.5 * (radius - 1 / radius)
-            turn = self.slope * (high + shift)
-            if not turn <= math.pi / 2:
-                break
-            ends = np.add.outer(middles, wide * _CELLS)
-            losses = self.losses(ends)
-            shares = self._shares(ends, losses)
-            density = self._log_density(ends)
-            left, right = ends[:, :-1], ends[:, 1:]
-            largest = np.maximum(density[:, :-1], density[:, 1:])
-            if self.bend > 0:
-                largest = np.where((left < 0) & (right > 0), -self.constant, largest)
-            angle = np.arctan2(shares[:, 1:] * math.sin(turn), 1 - shares[:, 1:] * (1 - math.cos(turn)))
-            varied = np.maximum(shares[:, :-1] * (1 - shares[:, :-1]), shares[:, 1:] * (1 - shares[:, 1:]))
-            varied = np.where((shares[:, :-1] < 0.5) & (shares[:, 1:] > 0.5), 0.25, varied)
-            thin = 0.5 * np.log1p(-2 * varied * (1 - math.cos(turn)))
-            common = largest + 0.5 * self.bend * (high**2 + shift**2) + (height * angle if shift == 0 else 0.0)
-            tilted = np.multiply.outer(powers, losses)
-            sizes = np.maximum(tilted[:, :, :-1], tilted[:, :, 1:]) + common
-            sizes += np.multiply.outer(np.minimum(powers, 0.0), thin)
-            factor = math.log(64 / 15 * half / (1 - radius**-2)) - 2 * ORDER * math.log(radius)
-            best = np.minimum(best, sizes.max(axis=2) + factor)
+        turns = self.slope * (nearby.heights + shift)
+        kept = int(np.searchsorted(turns, math.pi / 2, side="right"))  # heights rise with the radius
+        if kept == 0:
+            return np.full(orders.shape, np.inf)
+        losses, shares, varied = (part[:kept] for part in (nearby.losses, nearby.shares, nearby.varied))
+        sines, less = (part[:kept, None, None] for part in (np.sin(turns), 1 - np.cos(turns)))
+        common = nearby.densities[:kept] + 0.5 * self.bend * (nearby.heights[:kept, None, None] ** 2 + shift**2)
+        if shift == 0 and height > 0:
+            common = common + height * np.arctan2(shares * sines, 1 - shares * less)
+        thin = 0.5 * np.log1p(-2 * varied * less) if powers.min() < 0 else np.zeros(varied.shape)
+        best = np.empty((orders.size, kept, count))
+        for k, power in enumerate(powers):
+            tilted = power * losses
+            sizes = np.maximum(tilted[..., :-1], tilted[..., 1:]) + common + min(power, 0.0) * thin
+            best[k] = sizes.max(axis=2) + nearby.factors[:kept, None]
+        best = best.min(axis=1)
         # the logarithms above are good to some units in their last places
         return np.asarray(np.logaddexp.reduce(best, axis=1) + 1e-6 + 1e-12 * np.abs(best).max(axis=1))
+
+    def _ellipses(self, count: int) -> Ellipses:
+        """What bounds the integrand nearby: looked up, since orders and heights are asked for often."""
+        if count not in self._known:
+            self._known[count] = self._around(count)
+        return self._known[count]
+
+    @cached_property
+    def _known(self) -> dict[int, Ellipses]:
+        return {}
+
+    @np.errstate(all="ignore")
+    def _around(self, count: int) -> Ellipses:
+        middles, half = self._panels(count)
+        ends = middles[:, None] + np.multiply.outer(0.5 * half * (_RADII + 1 / _RADII), _CELLS)[:, None, :]
+        losses = self.losses(ends)
+        shares = self._shares(ends, losses)
+        density = self._log_density(ends)
+        left, right = shares[..., :-1], shares[..., 1:]
+        largest = np.maximum(density[..., :-1], density[..., 1:])
+        if self.bend > 0:
+            largest = np.where((ends[..., :-1] < 0) & (ends[..., 1:] > 0), -self.constant, largest)
+        varied = np.where((left < 0.5) & (right > 0.5), 0.25, np.maximum(left * (1 - left), right * (1 - right)))
+        factors = np.log(64 / 15 * half / (1 - _RADII**-2)) - 2 * ORDER * np.log(_RADII)
+        return Ellipses(0.5 * half * (_RADII - 1 / _RADII), factors, losses, right, varied, largest)
 
     @np.errstate(all="ignore")
     def log_decay(self, count: int, order: float, height: float) -> float:

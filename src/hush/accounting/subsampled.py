@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-from hush.accounting import contour, jumps, landing
+from hush.accounting import contour, hits, jumps, landing
 from hush.accounting.closed import gaussian_curve, single_curve
 from hush.accounting.contour import ADD, REMOVE
 from hush.accounting.crossing import EPSILON_LIMIT, Curve, certified_root, is_narrow, mirrored, within
@@ -36,6 +36,8 @@ _NOTHING = 1e-12
 """A delta that is this close to 1 is known well enough, and so is an epsilon this close to 0."""
 _NUMBERS = -745.5
 """log of a number below the smallest that floating point has."""
+_ALMOST, _FINER = 1 + 1e-4, -36.0
+"""Where an interval is nearly narrow enough, and log of what its line may neglect instead."""
 _OFTEN = 4.0
 """A delta within e^-4 of the chance of a hit: then one jump may decide."""
 
@@ -90,6 +92,14 @@ def log_delta(composition: Composition, epsilons: Array, shown: float = 0.0) -> 
 
     Where many are asked for and no line is sharp, delta itself need be known no better than what is `shown`.
     """
+    lower, upper = hits.log_delta(composition.steps, composition.gaussian, epsilons)
+    open_ones = upper - lower > hits.WIDTH
+    if open_ones.any():
+        lower[open_ones], upper[open_ones] = _composed(composition, epsilons[open_ones], shown)
+    return lower, upper
+
+
+def _composed(composition: Composition, epsilons: Array, shown: float) -> tuple[Array, Array]:
     lower, upper, curves = _log_delta(composition, REMOVE, epsilons, shown)
     if not composition.steps:
         return lower, upper
@@ -100,7 +110,7 @@ def log_delta(composition: Composition, epsilons: Array, shown: float = 0.0) -> 
         lower[known], upper[known] = np.maximum(lower[known], low[known]), np.maximum(upper[known], high[known])
         rivals &= ~known
     if rivals.any():
-        low, high, _ = _log_delta(composition, ADD, epsilons[rivals], shown)
+        low, high, _ = _log_delta(composition, ADD, epsilons[rivals], shown, upper[rivals])
         lower[rivals], upper[rivals] = np.maximum(lower[rivals], low), np.maximum(upper[rivals], high)
     poor = upper - lower > 1  # far beyond what any line resolves
     if poor.any():
@@ -111,6 +121,8 @@ def log_delta(composition: Composition, epsilons: Array, shown: float = 0.0) -> 
 
 def is_nothing(composition: Composition, epsilon: float) -> bool:
     """Whether it costs next to nothing to see that delta is smaller than any floating-point number."""
+    if hits.log_delta(composition.steps, composition.gaussian, np.array([epsilon]))[0][0] > _NUMBERS:
+        return False
     bounds = [chernoff_curve(composition, direction, np.array([epsilon]), _NUMBERS - 60) for direction in (REMOVE, ADD)]
     return bool(np.all(np.concatenate(bounds) < _NUMBERS))
 
@@ -237,7 +249,12 @@ def _epsilon_by_line(
         line = contour.line(task, c)
     except contour.TooWideError:
         line = None
-    return ((0.0, np.inf), None) if line is None else (certified_root(line.log_delta, guess, target), line.log_delta)
+    if line is None:
+        return (0.0, np.inf), None
+    found = certified_root(line.log_delta, guess, target)
+    if not is_narrow(*found) and found[1] < _ALMOST * found[0] and (finer := contour.line(task, c, _FINER)) is not None:
+        return within(found, certified_root(finer.log_delta, guess, target)), finer.log_delta
+    return found, line.log_delta
 
 
 def _is_hopeless(composition: Composition, direction: int, target: float) -> bool:
@@ -277,11 +294,11 @@ def _log_short_of_one(composition: Composition, direction: int, epsilons: Array)
 
 @_QUIETLY
 def _log_delta(
-    composition: Composition, direction: int, epsilons: Array, shown: float = 0.0
+    composition: Composition, direction: int, epsilons: Array, shown: float = 0.0, rival: Array | None = None
 ) -> tuple[Array, Array, list[Curve]]:
     """Certified bounds on log delta in one direction, at ascending epsilons: one line serves all that are near it.
 
-    And the curves that they were read from.
+    And the curves that they were read from.  What lies below a rival need be known no better.
     """
     if not composition.steps or _single(composition):
         known = _closed(composition, direction)
@@ -323,7 +340,8 @@ def _log_delta(
         waiting, ahead = waiting[~done], 4 * spread
     if poor:
         at = np.array(sorted(poor))
-        low, high = _lattice().log_delta(composition.pairs(direction), epsilons[at], shown=shown)
+        others = None if rival is None else rival[at]
+        low, high = _lattice().log_delta(composition.pairs(direction), epsilons[at], shown=shown, rival=others)
         lower[at], upper[at] = np.fmax(lower[at], low), np.fmin(upper[at], high)
     return np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), 0.0, upper), curves
 

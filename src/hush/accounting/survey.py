@@ -19,6 +19,7 @@ from hush.accounting.losses import Array, Atoms, Enclosed, GaussianPair, Pair, P
 from hush.accounting.projection import ProjectedPair
 
 _SMALLEST = 1e-10  # loss that is told apart, or a hundredth of what is usual
+_LEAST = 1e-290  # as long as that is a floating-point number, and so are ratios of losses
 LARGEST = 1e4  # no epsilon beyond is looked for
 _MARGIN = 12.0  # losses that far beyond epsilon may count as infinite: it costs exp(-12) of their mass
 _RARE = 16.0  # losses count as rare that make up less than exp(-16) of delta
@@ -85,7 +86,7 @@ class Survey:
 
     @cached_property
     def nodes(self) -> Array:
-        smallest = min(_SMALLEST, *(0.01 * _usual(pair) for pair, _ in self.steps))
+        smallest = max(min(_SMALLEST, *(0.01 * _usual(pair) for pair, _ in self.steps)), _LEAST)
         positive = np.geomspace(
             smallest, self.reach, math.ceil(75.8 * self.fineness * math.log10(self.reach / smallest))
         )
@@ -156,8 +157,12 @@ class Survey:
         return low, high, tilts, exponents
 
     def plan_at(self, epsilon: float) -> tuple[Plan, float]:
-        """The same where nothing is known of delta: try sizes."""
-        rough = min(self.plan(epsilon, -size)[1] for size in (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 640.0))
+        """The same where nothing is known of delta: try sizes, until it is no smaller than that."""
+        rough = math.inf
+        for size in (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 640.0):
+            rough = min(rough, self.plan(epsilon, -size)[1])
+            if rough >= -size:
+                break
         return self.plan(epsilon, rough)
 
     def quantiles(self, log_mass: float) -> tuple[float, float]:

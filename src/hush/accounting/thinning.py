@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -11,13 +12,18 @@ import numpy as np
 from hush.accounting.transform import Step
 
 GROUPS = 4
+_GROWTH = 2.5  # of neighbouring groups
 Item = TypeVar("Item")
 
 
 def alike(ordered: Sequence[Item], groups: int = GROUPS) -> list[Sequence[Item]]:
-    """At most a few groups of such as follow each other."""
-    size = max(-(-len(ordered) // groups), 1)
-    return [ordered[k : k + size] for k in range(0, len(ordered), size)]
+    """At most a few groups of such as follow each other, the first of them the smallest.
+
+    Steps are ordered by their noise, and those with the least may decide.
+    """
+    parts = len(ordered) * (_GROWTH ** np.arange(1, groups + 1) - 1) / (_GROWTH**groups - 1)
+    ends = np.unique(np.append(0, np.ceil(parts - 1e-9).astype(int)))
+    return [ordered[first:last] for first, last in pairwise(ends.tolist())]
 
 
 def standing(ordered: Sequence[Item], groups: int = GROUPS) -> list[tuple[Item, float]]:

@@ -18,6 +18,7 @@ from hush.accounting.unbinned import Smooth
 Laws = Sequence[tuple[Scattered, int]]
 
 _UNIT = 2.0**-50
+_NEAREST = 1e-50  # losses that a tilt may suit
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,12 @@ class Side:
 
     def cumulants(self, orders: Array) -> tuple[Array, Array, Array]:
         """The log-MGF and rough derivatives."""
-        nudge = 1e-3
-        laws = [(law.usual if isinstance(law, Smooth) else law, count) for law, count in self.laws]
-        below, here, above = (
-            np.asarray(sum(count * law.log_mgf(orders * (1 + change)) for law, count in laws))
-            for change in (-nudge, 0.0, nudge)
-        )
-        return here, (above - below) / (2 * nudge * orders), (above - 2 * here + below) / (nudge * orders) ** 2
+        found = np.zeros((3, orders.size))
+        for law, count in self.laws:
+            known = law.usual if isinstance(law, Smooth) else law
+            found += count * np.array(known.cumulants(orders) if isinstance(known, Points) else _nudged(known, orders))
+        value, mean, variance = found
+        return value, mean, variance
 
     def transform(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
         """exp(Lambda(s) - Lambda(c)) at the nodes, bounds on its errors, and Lambda(c)."""
@@ -102,8 +102,8 @@ class Side:
         """Bounds on log |transform| at nodes up to that height."""
         parts = [(gathered(law, c, height), count) for law, count in self.laws]
 
-        def at(spacing: float, nodes: int) -> Array:
-            return np.asarray(sum(count * part.log_sizes(spacing, nodes) for part, count in parts))
+        def at(spacing: float, nodes: int, reach: float) -> Array:
+            return np.asarray(sum(count * part.log_sizes(spacing, nodes, reach) for part, count in parts))
 
         return Sizes(at, sum(part.points for part, _ in parts))
 
@@ -116,9 +116,17 @@ class Side:
         return sum(repeats * law.squared for law, repeats in self.laws if isinstance(law, GaussianLaw))
 
 
+def _nudged(law: Scattered, orders: Array) -> tuple[Array, Array, Array]:
+    """The log-MGF and its derivatives, from differences."""
+    nudge = 1e-3
+    below, here, above = (law.log_mgf(orders * (1 + change)) for change in (-nudge, 0.0, nudge))
+    return here, (above - below) / (2 * nudge * orders), (above - 2 * here + below) / (nudge * orders) ** 2
+
+
 def saddle(side: Side, log_delta: float | None, epsilon: float | None) -> tuple[float, float]:
     """The line through the saddle point of a delta or an epsilon, and about where that epsilon is."""
-    reach = sum(count * law.largest for law, count in side.laws) or 1.0
+    # powers of orders are floating-point numbers
+    reach = max(sum(count * law.largest for law, count in side.laws) or 1.0, _NEAREST)
     low, high = 1e-3 / reach, 1e12 / reach
     at, found = low, 0.0
     for _ in range(4):

@@ -137,13 +137,8 @@ def log_tail_masses(step: Step, left: float, right: float) -> tuple[float, float
     return float(absent), float(present)
 
 
-def covering_grid(step: Step, mass: float) -> Grid:
-    """A first grid over an interval outside which one step has at most `mass`."""
-    return grid_for(step, float(np.log(mass)))
-
-
 def grid_for(step: Step, log_mass: float) -> Grid:
-    """The same by the logarithm of the mass."""
+    """A first grid over an interval outside which one step has at most that mass, given by its logarithm."""
     reach = _quantile(log_mass - np.log(4))
     hit = _quantile(min(log_mass - np.log(4 * step.rate), -np.log(2)))
     left, right = -reach, max(reach, 1 / step.noise + hit)

@@ -107,8 +107,10 @@ def _with_placeholder(
         steps = 1
     elif find is Find.PROJECTIONS:
         projections = 1
-    elif steps is None or sampling is Sampling.NONE:
-        raise ValueError("Finding the rate needs --steps and sampling: with --epochs, steps would change with it.")
+    elif sampling is Sampling.NONE:
+        raise ValueError("Finding the rate needs sampling: say --sampling poisson or uniform.")
+    elif steps is None:
+        raise ValueError("Finding the rate needs --steps: with --epochs, steps would change with it.")
     else:
         rate = Rate(1, 1)
     return read_run(noise, rate, steps, epochs, sampling, projections, group)

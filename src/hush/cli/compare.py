@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hush.cli.accountants import Row, others
@@ -35,10 +36,11 @@ def command(
     from rich.console import Console
     from rich.table import Table
 
+    quoted = "quote upper" if math.isfinite(certified.upper) else "no epsilon to quote"
     table = Table("accountant", "epsilon", "what it is", box=box.SIMPLE_HEAD, pad_edge=False)
     for row in rows:
         shown, meaning, style = {
-            "certified": (f"{down(row.lower)} to {up(row.epsilon)}", "certified: quote upper", "bold green"),
+            "certified": (f"{down(row.lower)} to {up(row.epsilon)}", f"certified: {quoted}", "bold green"),
             "bound": (f"at most {up(row.epsilon, 5)}", "a bound", ""),
             "approximation": (_about(row.epsilon), "approx., not a bound", "yellow"),
         }[row.kind]

@@ -14,7 +14,7 @@ from hush.cli.run import Run
 
 _TITLE = 80  # letters on a line above a picture
 
-FEWEST_POINTS, MOST_POINTS = 10, 100_000
+FEWEST_POINTS, MOST_POINTS = 10, 10_000
 
 
 @about_a_run
@@ -35,7 +35,7 @@ def command(
             "--points",
             parser=parse_whole,
             metavar="COUNT",
-            help="Points on the curve, at least 10; few of them make the band wider.",
+            help="Points on the curve, 10 to 10,000; few of them make the band wider.",
         ),
     ] = 1000,
     as_json: JsonOption = False,

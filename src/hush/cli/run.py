@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hush.accounting import Mechanism
 
 MOST_STEPS = 10**12
+MOST_RECORDS = 2**53
 MOST_PROJECTIONS = 10**6
 LARGEST_GROUP = 10**4
 
@@ -69,7 +70,12 @@ class Run:
         if self.sampling is Sampling.POISSON:
             release = release.poisson(float(self.required_rate()))
         elif self.sampling is Sampling.UNIFORM:
-            release = release.uniform(self.required_rate().batch, of=self.required_rate().records)
+            rate = self.required_rate()
+            if rate.records > MOST_RECORDS:  # a decimal, such as a calibrated one: the nearest fraction rounds to it
+                rate = Rate(*rate.exact.limit_denominator(MOST_RECORDS).as_integer_ratio())
+            if rate.batch == 0:
+                raise ValueError(f"--rate is less than one of {MOST_RECORDS:,} records, more than anybody has.")
+            release = release.uniform(rate.batch, of=rate.records)
         return (release * self.steps).group(self.group)
 
     def required_rate(self) -> Rate:
