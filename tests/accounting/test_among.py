@@ -12,8 +12,9 @@ import pytest
 import reference
 from reference import ADD, REMOVE
 
-from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, Mechanism, RandomisedResponse, single
+from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, Mechanism, RandomisedResponse
 from hush.accounting.kinds import directions
+from hush.accounting.pairs import single
 
 Delta = Callable[[mp.mpf, int], mp.mpf]
 Outcomes = list[tuple[mp.mpf, mp.mpf]]

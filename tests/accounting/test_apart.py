@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Guarantees, Laplace, RandomisedResponse, grouped
+from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Guarantees, Laplace, RandomisedResponse
+from hush.accounting.grouping import grouped
 from hush.accounting.groups import Group
 from hush.accounting.mechanisms import Mechanism, Neighbours
 

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from scipy import integrate
 from scipy.special import log_ndtr, ndtr
 
-from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, RandomisedResponse, beside
-from hush.accounting.aims import Shares
+from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, RandomisedResponse
+from hush.accounting.among import beside
+from hush.accounting.among.aims import Shares
+from hush.accounting.among.parts import Part, Single
 from hush.accounting.groups import Group
-from hush.accounting.losses import Enclosed
 from hush.accounting.mechanisms import REPLACE_ONE, Mechanism
-from hush.accounting.parts import Part, Single
+from hush.accounting.pairs.losses import Enclosed
 
 Array = NDArray[np.float64]
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr, ndtr
 
-from hush.accounting import certain
-from hush.accounting.rules import Rule
-from hush.accounting.strips import Edge, Part
-from hush.accounting.transform import Step
+from hush.accounting.gaussian import certain
+from hush.accounting.gaussian.rules import Rule
+from hush.accounting.gaussian.strips import Edge, Part
+from hush.accounting.gaussian.transform import Step
 
 
 def _logs(step: Step, edge: Edge) -> tuple[mp.mpf, mp.mpf]:

@@ -13,26 +13,15 @@ from busy import BUSY
 from scipy import integrate
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
-from hush.accounting import (
-    REPLACE_ONE,
-    Gaussian,
-    Guarantees,
-    Laplace,
-    Mechanism,
-    answers,
-    chains,
-    grouped,
-    links,
-    powers,
-    rounds,
-)
+from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, answers
 from hush.accounting.answers import log_delta_curve
-from hush.accounting.asked import Asked
-from hush.accounting.closed import gaussian_curve
 from hush.accounting.errors import corner, corners
+from hush.accounting.gaussian.closed import gaussian_curve
+from hush.accounting.grouping import chains, grouped, links, powers, rounds
+from hush.accounting.grouping.asked import Asked
+from hush.accounting.grouping.makers import Replaced, Whole
 from hush.accounting.groups import Group
-from hush.accounting.losses import Array, Atoms, Enclosed, Pair
-from hush.accounting.makers import Replaced, Whole
+from hush.accounting.pairs.losses import Array, Atoms, Enclosed, Pair
 from hush.accounting.releases import Tradeoff
 
 LEVELS = np.array([-3000.0, -300.0, -80.0, -20.0, -5.0, -1.0, -0.1, -1e-3, -1e-9, -1e-25])

@@ -25,13 +25,13 @@ from hush.accounting import (
     RandomisedResponse,
     Renyi,
     Tradeoff,
-    binning,
     classical,
-    survey,
     tradeoff,
 )
-from hush.accounting.losses import guarantees
+from hush.accounting.pairs import survey
+from hush.accounting.pairs.losses import guarantees
 from hush.accounting.releases import SampledTradeoff
+from hush.accounting.tails import binning
 
 
 @pytest.mark.parametrize("delta", [1e-310])

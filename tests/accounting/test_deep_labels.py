@@ -8,12 +8,12 @@ import pytest
 from reference import one_step
 from scipy.special import ndtr
 
-from hush.accounting import jumps
-from hush.accounting.contour import REMOVE
-from hush.accounting.losses import GaussianPair, Pair, Uniform
-from hush.accounting.makers import Binned, Replaced, Sampled
-from hush.accounting.subsampled import Composition
-from hush.accounting.transform import Step
+from hush.accounting.gaussian import jumps
+from hush.accounting.gaussian.contour import REMOVE
+from hush.accounting.gaussian.subsampled import Composition
+from hush.accounting.gaussian.transform import Step
+from hush.accounting.grouping.makers import Binned, Replaced, Sampled
+from hush.accounting.pairs.losses import GaussianPair, Pair, Uniform
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from reference import one_step
 
-from hush.accounting import Gaussian, contour
-from hush.accounting.contour import ADD, REMOVE
-from hush.accounting.transform import Step
+from hush.accounting import Gaussian
+from hush.accounting.gaussian import contour
+from hush.accounting.gaussian.contour import ADD, REMOVE
+from hush.accounting.gaussian.transform import Step
 
 
 def _ratio(x: mpmath.mpf, p: mpmath.mpf, sigma: mpmath.mpf) -> mpmath.mpf:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from hush.accounting import Gaussian
-from hush.accounting.binning import directed
-from hush.accounting.losses import GaussianPair, Pair, Poisson, Uniform
-from hush.accounting.points import sampled_loss
+from hush.accounting.pairs.losses import GaussianPair, Pair, Poisson, Uniform
+from hush.accounting.pairs.points import sampled_loss
+from hush.accounting.tails.binning import directed
 
 FULL = os.environ.get("HUSH_FULL") == "1"
 RUNS = [

@@ -9,9 +9,9 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from hush.accounting.doubts import doubts
-from hush.accounting.losses import Array, GaussianPair, Pair, Poisson, Reversed, Uniform, randomised_response
-from hush.accounting.projection import ProjectedPair
+from hush.accounting.pairs.doubts import doubts
+from hush.accounting.pairs.losses import Array, GaussianPair, Pair, Poisson, Reversed, Uniform, randomised_response
+from hush.accounting.pairs.projection import ProjectedPair
 
 
 def _gaussian_tail(mu: float, edge: float, with_record: bool) -> mp.mpf:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, RandomisedResponse
-from hush.accounting.bounded import largest_total, near_top
 from hush.accounting.kinds import directions
-from hush.accounting.points import LaplaceLaw
-from hush.accounting.sides import Side
+from hush.accounting.pairs.bounded import largest_total, near_top
+from hush.accounting.pairs.points import LaplaceLaw
+from hush.accounting.tails.sides import Side
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from hush.accounting import Gaussian, Projected, kinds, lattice, limits, log_moments
+from hush.accounting import Gaussian, Projected, kinds, limits, log_moments
 from hush.accounting import classical as c
 from hush.accounting import tradeoff as t
+from hush.accounting.lattices import lattice
 
 MNIST = 256 / 60_000
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from hush.accounting import Gaussian, Laplace, RandomisedResponse, beside, events, grouped
+from hush.accounting import Gaussian, Laplace, RandomisedResponse
+from hush.accounting.among import beside, events
+from hush.accounting.among.outcomes import Outcomes
+from hush.accounting.grouping import grouped
 from hush.accounting.groups import Group
 from hush.accounting.mechanisms import REPLACE_ONE
-from hush.accounting.outcomes import Outcomes
 
 
 def _delta(laws: list[Outcomes], epsilon: float) -> float:

@@ -9,15 +9,16 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from hush.accounting import Gaussian, Guarantees, Projected, grouped
-from hush.accounting.binning import enclosing
-from hush.accounting.brackets import bracket
+from hush.accounting import Gaussian, Guarantees, Projected
 from hush.accounting.general import log_least
-from hush.accounting.glances import glance_far
-from hush.accounting.losses import Pair, Poisson
-from hush.accounting.points import Points
-from hush.accounting.projection import ProjectedPair
-from hush.accounting.single import curve
+from hush.accounting.grouping import grouped
+from hush.accounting.pairs.glances import glance_far
+from hush.accounting.pairs.losses import Pair, Poisson
+from hush.accounting.pairs.points import Points
+from hush.accounting.pairs.projection import ProjectedPair
+from hush.accounting.pairs.single import curve
+from hush.accounting.tails.binning import enclosing
+from hush.accounting.tails.brackets import bracket
 
 _CASES = [(0.7, 839, 700.0), (3.1, 263, 9000.0), (30.0, 1000, 9000.0), (30.0, 1000, 2.5), (0.3, 1000, 300.0)]
 

@@ -7,14 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, answers, grouped, makers, single
-from hush.accounting.closed import gaussian_curve
-from hush.accounting.contour import REMOVE
+from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, answers
+from hush.accounting.gaussian.closed import gaussian_curve
+from hush.accounting.gaussian.contour import REMOVE
+from hush.accounting.gaussian.subsampled import Composition
+from hush.accounting.gaussian.transform import Step
+from hush.accounting.grouping import grouped, makers
+from hush.accounting.grouping.links import Model
 from hush.accounting.groups import Group
-from hush.accounting.links import Model
-from hush.accounting.losses import GaussianPair, Poisson
-from hush.accounting.subsampled import Composition
-from hush.accounting.transform import Step
+from hush.accounting.pairs import single
+from hush.accounting.pairs.losses import GaussianPair, Poisson
 
 LEAKING = [
     (Gaussian(1.7, REPLACE_ONE) * 6 + Guarantees.of(0.07, 1.5e-8, REPLACE_ONE) * 8, 6),

@@ -16,14 +16,15 @@ from busy import BUSY
 from projected import Kind, composed
 from scipy.special import kve
 
-from hush.accounting import Gaussian, Laplace, Projected, RandomisedResponse, binning, heavy
+from hush.accounting import Gaussian, Laplace, Projected, RandomisedResponse
 from hush.accounting.answers import log_delta_curve
-from hush.accounting.cells import rough_look
 from hush.accounting.curves import spread_epsilons
 from hush.accounting.kinds import directions
-from hush.accounting.losses import GaussianPair, Poisson
 from hush.accounting.mechanisms import ADD_REMOVE, REPLACE_ONE
-from hush.accounting.projection import ProjectedPair
+from hush.accounting.pairs.losses import GaussianPair, Poisson
+from hush.accounting.pairs.projection import ProjectedPair
+from hush.accounting.tails import binning, heavy
+from hush.accounting.tails.cells import rough_look
 
 
 def _log_density(u: np.ndarray, sigma: float, r: int, sign: int) -> np.ndarray:

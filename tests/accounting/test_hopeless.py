@@ -11,8 +11,8 @@ import pytest
 from busy import BUSY
 
 from hush.accounting import REPLACE_ONE, Bounds, Gaussian, Guarantees, Laplace, Mechanism, Projected
-from hush.accounting.hopeless import log_delta_above, log_short_of_one, surely_beyond
-from hush.accounting.losses import GaussianPair, LaplacePair, Poisson, randomised_response
+from hush.accounting.pairs.hopeless import log_delta_above, log_short_of_one, surely_beyond
+from hush.accounting.pairs.losses import GaussianPair, LaplacePair, Poisson, randomised_response
 
 
 def test_a_hundred_hopeless_steps_take_no_time() -> None:

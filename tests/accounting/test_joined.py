@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, Mechanism, RandomisedResponse, lattice
-from hush.accounting.joined import joined
+from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, Mechanism, RandomisedResponse
 from hush.accounting.kinds import directions
-from hush.accounting.losses import Atoms, GaussianPair
+from hush.accounting.lattices import lattice
+from hush.accounting.pairs.joined import joined
+from hush.accounting.pairs.losses import Atoms, GaussianPair
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:

@@ -11,8 +11,10 @@ import pytest
 import reference
 from reference import ADD, REMOVE, Setting
 
-from hush.accounting import Gaussian, closed, crossing, jumps, landing
-from hush.accounting.transform import Array, Step
+from hush.accounting import Gaussian
+from hush.accounting.contours import crossing
+from hush.accounting.gaussian import closed, jumps, landing
+from hush.accounting.gaussian.transform import Array, Step
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from scipy import stats
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp
 
-from hush.accounting import engines, readings
-from hush.accounting.lattice import LARGEST, epsilon, log_delta, log_mgf
-from hush.accounting.laws import Law
-from hush.accounting.losses import (
+from hush.accounting import engines
+from hush.accounting.lattices import readings
+from hush.accounting.lattices.lattice import LARGEST, epsilon, log_delta, log_mgf
+from hush.accounting.lattices.laws import Law
+from hush.accounting.pairs.losses import (
     Enclosed,
     GaussianPair,
     LaplacePair,
@@ -28,7 +29,7 @@ from hush.accounting.losses import (
     guarantees,
     randomised_response,
 )
-from hush.accounting.projection import ProjectedPair
+from hush.accounting.pairs.projection import ProjectedPair
 
 MNIST = 256 / 60_000
 

@@ -9,8 +9,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, points
+from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism
 from hush.accounting.kinds import directions
+from hush.accounting.pairs import points
 
 STEPS = Gaussian(2.4).poisson(1 / 8) * 100 + Gaussian(20.0)
 LEAK = Guarantees.of(0.0, 1e-8)

@@ -11,27 +11,18 @@ from busy import BUSY
 from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize
 
-from hush.accounting import (
-    REPLACE_ONE,
-    Gaussian,
-    Laplace,
-    Mechanism,
-    chains,
-    contour,
-    heavy,
-    jumps,
-    links,
-    rounds,
-    single,
-    subsampled,
-)
+from hush.accounting import REPLACE_ONE, Gaussian, Laplace, Mechanism
 from hush.accounting import sampled as sampling
 from hush.accounting.answers import log_delta_curve
-from hush.accounting.cells import rough_look
-from hush.accounting.closed import gaussian_curve
+from hush.accounting.gaussian import contour, jumps, subsampled
+from hush.accounting.gaussian.closed import gaussian_curve
+from hush.accounting.gaussian.transform import Step
+from hush.accounting.grouping import chains, links, rounds
 from hush.accounting.kinds import directions
-from hush.accounting.losses import Atoms, Enclosed, GaussianPair, Pair, Poisson, Uniform
-from hush.accounting.transform import Step
+from hush.accounting.pairs import single
+from hush.accounting.pairs.losses import Atoms, Enclosed, GaussianPair, Pair, Poisson, Uniform
+from hush.accounting.tails import heavy
+from hush.accounting.tails.cells import rough_look
 
 RUNS: list[tuple[Mechanism, int, float]] = [
     (Gaussian(1.3).poisson(0.01) * 100, 2, 1e-5),

@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 from scipy.special import ndtr
 
-from hush.accounting.losses import (
+from hush.accounting.pairs.losses import (
     Atoms,
     GaussianPair,
     LaplacePair,
@@ -19,7 +19,7 @@ from hush.accounting.losses import (
     guarantees,
     randomised_response,
 )
-from hush.accounting.projection import ProjectedPair
+from hush.accounting.pairs.projection import ProjectedPair
 
 PAIRS: list[Pair] = [
     GaussianPair(0.7),
@@ -183,7 +183,7 @@ def test_projected_masses_agree_with_adaptive_quadrature(projections: int, loss:
 def test_projected_tails_do_not_depend_on_the_step(projections: int, monkeypatch: pytest.MonkeyPatch) -> None:
     edges = np.array([-30.0, -8.0, 0.5, 10.0, 100.0, 900.0])
     coarse = ProjectedPair(0.9, projections).masses(edges)
-    monkeypatch.setattr("hush.accounting.projection._CERTAINTY", 400.0)
+    monkeypatch.setattr("hush.accounting.pairs.projection._CERTAINTY", 400.0)
     fine = ProjectedPair(0.9, projections).masses(edges)
     for one, other in zip(coarse, fine, strict=True):
         large = other > 1e-100

@@ -8,12 +8,12 @@ import pytest
 from reference import REMOVE, one_step, two_steps
 
 from hush.accounting import Gaussian, Mechanism, calibrate
-from hush.accounting.certain import hits
-from hush.accounting.labels import Labels
-from hush.accounting.nearby import Nearby
-from hush.accounting.rules import Rule
-from hush.accounting.strips import Edge, Part
-from hush.accounting.transform import Step
+from hush.accounting.gaussian.certain import hits
+from hush.accounting.gaussian.labels import Labels
+from hush.accounting.gaussian.nearby import Nearby
+from hush.accounting.gaussian.rules import Rule
+from hush.accounting.gaussian.strips import Edge, Part
+from hush.accounting.gaussian.transform import Step
 
 
 def _phi(y: mp.mpc) -> mp.mpc:

@@ -10,8 +10,8 @@ import pytest
 from mpmath import mp, mpf
 
 from hush.accounting import Laplace
-from hush.accounting.outcomes import Outcomes
-from hush.accounting.tilted import Side
+from hush.accounting.among.outcomes import Outcomes
+from hush.accounting.mixed.tilted import Side
 
 
 def _outcomes(random: np.random.Generator, scale: float, infinite: float) -> Outcomes:

@@ -13,10 +13,10 @@ from busy import BUSY
 from projected import Kind, composed
 
 from hush.accounting import Gaussian, Projected
-from hush.accounting.binning import enclosing
-from hush.accounting.glances import glance
-from hush.accounting.losses import Pair, Poisson
-from hush.accounting.projection import ProjectedPair
+from hush.accounting.pairs.glances import glance
+from hush.accounting.pairs.losses import Pair, Poisson
+from hush.accounting.pairs.projection import ProjectedPair
+from hush.accounting.tails.binning import enclosing
 
 
 @pytest.mark.parametrize(("seed", "delta"), [(9, 1e-5), (9, 1e-8), (0, 1e-12), (4, 1e-20)])

@@ -9,10 +9,11 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from hush.accounting import REPLACE_ONE, Gaussian, replaced_few
-from hush.accounting.crossing import certified_root
-from hush.accounting.densities import Density, Loss, Panels, convolved
+from hush.accounting import REPLACE_ONE, Gaussian
+from hush.accounting.contours.crossing import certified_root
 from hush.accounting.kinds import directions
+from hush.accounting.replaced import few as replaced_few
+from hush.accounting.replaced.densities import Density, Loss, Panels, convolved
 
 
 def _steps(noise: float, rate: float, count: int):

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from hush.accounting import REPLACE_ONE, Gaussian, replaced_many
+from hush.accounting import REPLACE_ONE, Gaussian
 from hush.accounting.kinds import directions
-from hush.accounting.losses import GaussianPair, Uniform
+from hush.accounting.pairs.losses import GaussianPair, Uniform
+from hush.accounting.replaced import many as replaced_many
 
 
 def _steps(noise: float, rate: float, count: int):

@@ -13,23 +13,14 @@ from busy import BUSY
 from mpmath.calculus.quadrature import GaussLegendre
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-from hush.accounting import (
-    ADD_REMOVE,
-    REPLACE_ONE,
-    Gaussian,
-    Guarantees,
-    Laplace,
-    Mechanism,
-    RandomisedResponse,
-    binned,
-    scattered,
-)
-from hush.accounting.closed import single_step_log_delta
-from hush.accounting.contour import REMOVE
-from hush.accounting.losses import Array, GaussianPair, LaplacePair, Pair, Poisson, Uniform, randomised_response
-from hush.accounting.points import sampled_loss
-from hush.accounting.smoothing import Kernel
-from hush.accounting.transform import Step
+from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, RandomisedResponse
+from hush.accounting.contours.smoothing import Kernel
+from hush.accounting.gaussian.closed import single_step_log_delta
+from hush.accounting.gaussian.contour import REMOVE
+from hush.accounting.gaussian.transform import Step
+from hush.accounting.mixed import binned, scattered
+from hush.accounting.pairs.losses import Array, GaussianPair, LaplacePair, Pair, Poisson, Uniform, randomised_response
+from hush.accounting.pairs.points import sampled_loss
 
 KINDS = ("plain", "poisson", "reversed", "uniform")
 

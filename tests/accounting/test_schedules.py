@@ -10,10 +10,13 @@ import pytest
 from scipy import fft
 from scipy.special import ndtr
 
-from hush.accounting import Bounds, Gaussian, Mechanism, compose, decay, heavy, integrals, landing, rules, thinning
+from hush.accounting import Bounds, Gaussian, Mechanism, compose
+from hush.accounting.contours import thinning
+from hush.accounting.gaussian import decay, integrals, landing, rules
+from hush.accounting.gaussian.strips import Edge, Part
+from hush.accounting.gaussian.transform import Step
 from hush.accounting.kinds import directions
-from hush.accounting.strips import Edge, Part
-from hush.accounting.transform import Step
+from hush.accounting.tails import heavy
 
 SAMPLED = [
     # noise at first, rate, steps of each kind, kinds, delta

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from busy import BUSY
 
-from hush.accounting import Gaussian, Laplace, Mechanism, Projected, single, transform
-from hush.accounting.losses import GaussianPair, LaplacePair, Pair, Poisson, Uniform
+from hush.accounting import Gaussian, Laplace, Mechanism, Projected
+from hush.accounting.gaussian import transform
+from hush.accounting.gaussian.transform import Step
 from hush.accounting.mechanisms import compose
-from hush.accounting.projection import ProjectedPair
-from hush.accounting.transform import Step
+from hush.accounting.pairs import single
+from hush.accounting.pairs.losses import GaussianPair, LaplacePair, Pair, Poisson, Uniform
+from hush.accounting.pairs.projection import ProjectedPair
 
 
 def gaussian(mu: mp.mpf, epsilon: mp.mpf) -> mp.mpf:

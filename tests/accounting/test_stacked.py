@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from hush.accounting import Gaussian, Laplace, stacked
-from hush.accounting.outcomes import Outcomes
-from hush.accounting.points import GaussianLaw
-from hush.accounting.stacks import Window
+from hush.accounting import Gaussian, Laplace
+from hush.accounting.among import stacked
+from hush.accounting.among.outcomes import Outcomes
+from hush.accounting.among.stacks import Window
+from hush.accounting.pairs.points import GaussianLaw
 
 # a loss of 40 or 300 is rare: where it decides, delta lies far below what a line through the saddle point can tell
 HEAVY = Outcomes(

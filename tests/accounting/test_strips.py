@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr, logsumexp
 
-from hush.accounting import contour, jumps
-from hush.accounting.contour import ADD, REMOVE
-from hush.accounting.labels import Labels, log_overlap, log_peak
-from hush.accounting.line import power_errors
-from hush.accounting.rules import Rule
-from hush.accounting.strips import Edge, Part
-from hush.accounting.transform import Step, log_ratio
+from hush.accounting.contours.line import power_errors
+from hush.accounting.gaussian import contour, jumps
+from hush.accounting.gaussian.contour import ADD, REMOVE
+from hush.accounting.gaussian.labels import Labels, log_overlap, log_peak
+from hush.accounting.gaussian.rules import Rule
+from hush.accounting.gaussian.strips import Edge, Part
+from hush.accounting.gaussian.transform import Step, log_ratio
 
 NARROW = Part(Step(0.01, 0.5, 1), Edge(3.0, 0.5 / 300), Edge(1.5, 0.1))
 WIDE_BULK = Part(Step(0.01, 0.5, 1), Edge(3.0, 0.5 / 12), Edge(3.0 - 11 * 0.125, 0.125))

@@ -11,10 +11,12 @@ import pytest
 import reference
 from reference import ADD, REMOVE, Setting
 
-from hush.accounting import Gaussian, answers, closed, jumps, lattice, subsampled, transform
+from hush.accounting import Gaussian, answers
+from hush.accounting.gaussian import closed, jumps, subsampled, transform
+from hush.accounting.gaussian.subsampled import Composition
+from hush.accounting.gaussian.transform import Step
+from hush.accounting.lattices import lattice
 from hush.accounting.mechanisms import Mechanism
-from hush.accounting.subsampled import Composition
-from hush.accounting.transform import Step
 
 
 def _run(rate: float, noise: float, steps: int) -> Mechanism:

@@ -8,7 +8,7 @@ import pytest
 from scipy.special import ndtr, ndtri
 
 from hush.accounting import Gaussian, Laplace, Mechanism, Tradeoff
-from hush.accounting.unbinned import enclosing_laws
+from hush.accounting.mixed.unbinned import enclosing_laws
 
 
 def gaussian_curve(points: int) -> Tradeoff:

@@ -8,13 +8,13 @@ import mpmath
 import numpy as np
 import pytest
 
-from hush.accounting import averaged
-from hush.accounting.averaged import Wanted, averaged_line
-from hush.accounting.brackets import bracket
-from hush.accounting.points import GaussianLaw, LaplaceLaw, Points
-from hush.accounting.smoothing import Kernel
-from hush.accounting.tilted import Side
-from hush.accounting.turns import gathered
+from hush.accounting.contours import averaged
+from hush.accounting.contours.averaged import Wanted, averaged_line
+from hush.accounting.contours.smoothing import Kernel
+from hush.accounting.contours.turns import gathered
+from hush.accounting.mixed.tilted import Side
+from hush.accounting.pairs.points import GaussianLaw, LaplaceLaw, Points
+from hush.accounting.tails.brackets import bracket
 
 
 def some_law(seed: int, points: int) -> Points:

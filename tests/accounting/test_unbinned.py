@@ -10,8 +10,11 @@ import mpmath as mp
 import numpy as np
 import pytest
 
-from hush.accounting import decaying, stretches, unbinned
-from hush.accounting.losses import (
+from hush.accounting.grouping.makers import Binned
+from hush.accounting.grouping.powers import of_lines
+from hush.accounting.mixed import decaying, stretches, unbinned
+from hush.accounting.mixed.scattered import Task
+from hush.accounting.pairs.losses import (
     GaussianPair,
     LaplacePair,
     Pair,
@@ -20,9 +23,6 @@ from hush.accounting.losses import (
     Uniform,
     randomised_response,
 )
-from hush.accounting.makers import Binned
-from hush.accounting.powers import of_lines
-from hush.accounting.scattered import Task
 
 PAIRS: dict[str, Pair] = {
     "removed": Poisson(GaussianPair(0.7), 0.2),

@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import hush
 from hush.accounting import Gaussian, calibrate
 from hush.accounting import Projected as ProjectedRelease
-from hush.accounting.projection import ProjectedPair
+from hush.accounting.pairs.projection import ProjectedPair
 from hush.gradients import ClippedSum, Loop, Memory, Projected, clipped_sum
 from hush.gradients.filling import Filling
 from hush.gradients.projected import full_float32, gaussian_directions

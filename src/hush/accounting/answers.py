@@ -13,10 +13,11 @@ import math
 
 import numpy as np
 
-from hush.accounting import crossing, subsampled
 from hush.accounting.bounds import Bounds
 from hush.accounting.checks import as_number
+from hush.accounting.contours import crossing
 from hush.accounting.errors import Array
+from hush.accounting.gaussian import subsampled
 from hush.accounting.groups import Group
 from hush.accounting.kinds import gaussian_composition, has_renyi, refuse_extremes
 from hush.accounting.leaks import left_of, log_holds, without_leaks

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from hush.accounting import lattice
 from hush.accounting.answers import EPSILON_LIMIT, epsilon, error_sum, log_delta_curve
 from hush.accounting.bounds import Bounds
 from hush.accounting.checks import check_whole
@@ -15,6 +14,7 @@ from hush.accounting.errors import Array, ErrorCurve, default_levels, lines_from
 from hush.accounting.general import is_heavy, log_least, most_certain
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, tolerance
+from hush.accounting.lattices import lattice
 from hush.accounting.leaks import without_leaks
 from hush.accounting.mechanisms import Mechanism
 

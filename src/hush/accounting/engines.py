@@ -2,8 +2,8 @@
 
 one release                                                    -> single (the tails of its loss)
 projected norms, or many kinds of continuous losses            -> heavy (paths sorted by their largest loss)
-a few equal samples under replace-one                          -> replaced_few (quadrature), close to delta(0)
-many equal samples under replace-one                           -> replaced_many (one contour integral), no loss large
+a few equal samples under replace-one                          -> replaced.few (quadrature), close to delta(0)
+many equal samples under replace-one                           -> replaced.many (one contour integral), no loss large
 many samples of Gaussian or Laplace noise, among others        -> decaying (one contour integral), no loss large
 other steps that share no lattice                              -> scattered (contour integrals of averaged curves)
 steps on one lattice, and what none of these makes narrow      -> lattice (two discretised laws that enclose the truth)
@@ -17,13 +17,19 @@ from functools import partial
 
 import numpy as np
 
-from hush.accounting import crossing, decaying, heavy, lattice, replaced_few, replaced_many, scattered, single
-from hush.accounting.bounded import largest_total
-from hush.accounting.crossing import EPSILON_LIMIT
-from hush.accounting.hopeless import least_delta, log_short_of_one, surely_beyond
+from hush.accounting.contours import crossing
+from hush.accounting.contours.crossing import EPSILON_LIMIT
 from hush.accounting.kinds import Steps
-from hush.accounting.losses import Array, Enclosed
-from hush.accounting.points import Points, exact
+from hush.accounting.lattices import lattice
+from hush.accounting.mixed import decaying, scattered
+from hush.accounting.pairs import single
+from hush.accounting.pairs.bounded import largest_total
+from hush.accounting.pairs.hopeless import least_delta, log_short_of_one, surely_beyond
+from hush.accounting.pairs.losses import Array, Enclosed
+from hush.accounting.pairs.points import Points, exact
+from hush.accounting.replaced import few as replaced_few
+from hush.accounting.replaced import many as replaced_many
+from hush.accounting.tails import heavy
 
 Engine = Callable[[Steps, float, float], tuple[float, float]]
 

@@ -13,20 +13,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from hush.accounting import beside, cells, crossing, engines, grouped, heavy, hopeless, single
+from hush.accounting import engines
+from hush.accounting.among import beside
 from hush.accounting.answers import LOOSE, largest
-from hush.accounting.asked import heavy_curve
-from hush.accounting.crossing import EPSILON_LIMIT
+from hush.accounting.contours import crossing
+from hush.accounting.contours.crossing import EPSILON_LIMIT
+from hush.accounting.grouping import grouped
+from hush.accounting.grouping.asked import heavy_curve
 from hush.accounting.groups import Group
-from hush.accounting.hopeless import least_delta
 from hush.accounting.kinds import FAR_BELOW, directions, has_renyi
 from hush.accounting.kinds import tolerance as usual_tolerance
 from hush.accounting.leaks import left_of, sampled_leaks
-from hush.accounting.losses import Array, Atoms, Enclosed
 from hush.accounting.mechanisms import Mechanism, compose
-from hush.accounting.points import exact, loss_range
+from hush.accounting.pairs import hopeless, single
+from hush.accounting.pairs.hopeless import least_delta
+from hush.accounting.pairs.losses import Array, Atoms, Enclosed
+from hush.accounting.pairs.points import exact, loss_range
 from hush.accounting.releases import Guarantees, RandomisedResponse, Tradeoff
 from hush.accounting.sampled import Poisson, Uniform
+from hush.accounting.tails import cells, heavy
 
 _FAR_OUT = 100.0  # an epsilon beyond which a curve shows nothing
 _CURVED = 1.5e-4  # of delta: what a whole curve of heavy tails may be off

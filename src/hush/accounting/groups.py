@@ -12,7 +12,7 @@ from hush.accounting.mechanisms import BOUND, EXACT, Mechanism, Neighbours
 from hush.accounting.releases import Renyi
 
 if TYPE_CHECKING:
-    from hush.accounting.losses import Pair
+    from hush.accounting.pairs.losses import Pair
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,6 @@ class Group(Mechanism):
 @lru_cache(maxsize=8)
 def _pair(group: Group, tens: int) -> Pair:
     """Kept for a while: it takes a whole curve, and several questions follow each other."""
-    from hush.accounting import grouped
+    from hush.accounting.grouping import grouped
 
     return grouped.pair(group, 10.0 ** (10 * tens) if tens < 0 else 0.0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from hush.accounting import subsampled
+from hush.accounting.gaussian import subsampled
+from hush.accounting.gaussian.transform import Step
 from hush.accounting.groups import Group
-from hush.accounting.losses import Pair
 from hush.accounting.mechanisms import ADD_REMOVE, REPLACE_ONE, Mechanism
+from hush.accounting.pairs.losses import Pair
 from hush.accounting.releases import Gaussian, Projected, Renyi, Tradeoff
 from hush.accounting.sampled import Poisson, Uniform
-from hush.accounting.transform import Step
 
 Steps = Sequence[tuple[Pair, int]]
 

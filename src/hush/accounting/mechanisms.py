@@ -33,8 +33,8 @@ from hush.accounting.checks import check_batch, check_rate, check_whole
 if TYPE_CHECKING:
     from hush.accounting.errors import ErrorCurve
     from hush.accounting.limits import Approximation, Edgeworth
-    from hush.accounting.losses import Pair
     from hush.accounting.moments import Moments
+    from hush.accounting.pairs.losses import Pair
 
 
 class Neighbours(Enum):

@@ -21,9 +21,9 @@ import numpy as np
 from hush.accounting import moments
 from hush.accounting.accountants import closed_moment
 from hush.accounting.kinds import directions
-from hush.accounting.losses import Array, Enclosed, Pair
 from hush.accounting.mechanisms import Mechanism
-from hush.accounting.points import Points, enclosing, exact
+from hush.accounting.pairs.losses import Array, Enclosed, Pair
+from hush.accounting.pairs.points import Points, enclosing, exact
 from hush.accounting.releases import Laplace, RandomisedResponse
 
 _TOPS = (3.0, 10.0, 30.0, 100.0, 300.0, 3e3, 3e4)

@@ -16,7 +16,7 @@ from hush.accounting.mechanisms import ADD_REMOVE, BOUND, REPLACE_ONE, Mechanism
 
 if TYPE_CHECKING:
     from hush.accounting.errors import Array
-    from hush.accounting.losses import Pair
+    from hush.accounting.pairs.losses import Pair
 
 _ADDED_ONLY = "Projected norms are analysed for add/remove one only; sample with .poisson(rate)."
 
@@ -40,7 +40,7 @@ class Gaussian(Mechanism):
         return 1 / self.noise_multiplier
 
     def pair(self) -> Pair:
-        from hush.accounting.losses import GaussianPair
+        from hush.accounting.pairs.losses import GaussianPair
 
         return GaussianPair(1 / self.noise_multiplier)
 
@@ -78,7 +78,7 @@ class Laplace(Mechanism):
         return 1 / self.noise_multiplier
 
     def pair(self) -> Pair:
-        from hush.accounting.losses import LaplacePair
+        from hush.accounting.pairs.losses import LaplacePair
 
         return LaplacePair(1 / self.noise_multiplier)
 
@@ -106,7 +106,7 @@ class RandomisedResponse(Mechanism):
         return self.truth_epsilon
 
     def pair(self) -> Pair:
-        from hush.accounting.losses import randomised_response
+        from hush.accounting.pairs.losses import randomised_response
 
         return randomised_response(self.truth_epsilon)
 
@@ -143,7 +143,7 @@ class Guarantees(Mechanism):
         return min((epsilon for epsilon, delta in self.promises if delta == 0), default=math.inf)
 
     def pair(self) -> Pair:
-        from hush.accounting.losses import guarantees
+        from hush.accounting.pairs.losses import guarantees
 
         return guarantees(self.promises)
 
@@ -254,7 +254,7 @@ class Projected(Mechanism):
         return f"Projected(noise_multiplier={self.noise_multiplier:g}, projections={self.projections})"
 
     def pair(self) -> Pair:
-        from hush.accounting.projection import ProjectedPair
+        from hush.accounting.pairs.projection import ProjectedPair
 
         return ProjectedPair(self.noise_multiplier, self.projections)
 

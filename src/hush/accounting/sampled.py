@@ -15,7 +15,7 @@ from hush.accounting.mechanisms import ADD_REMOVE, BOUND, REPLACE_ONE, Mechanism
 from hush.accounting.releases import Gaussian, Guarantees, Laplace, Projected, RandomisedResponse, Tradeoff
 
 if TYPE_CHECKING:
-    from hush.accounting.losses import Pair
+    from hush.accounting.pairs.losses import Pair
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Shuffled(Mechanism):
 
 
 def _sampled_pair(inner: Mechanism, rate: float, neighbours: Neighbours) -> Pair:
-    from hush.accounting import losses
+    from hush.accounting.pairs import losses
 
     sampler = losses.Poisson if neighbours is ADD_REMOVE else losses.Uniform
     pair = inner.pair()

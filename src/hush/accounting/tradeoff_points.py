@@ -10,7 +10,7 @@ import numpy as np
 
 from hush.accounting.errors import Array, Lines
 from hush.accounting.hulls import lower_hull
-from hush.accounting.losses import Atoms, Enclosed
+from hush.accounting.pairs.losses import Atoms, Enclosed
 
 _POINTS = 1.6e-15  # how far off a corner between extended chords may be
 _FORMULA = 1e-9  # what a formula may lose to rounding

@@ -1,0 +1,9 @@
+"""Groups of records: the single record's power curve composed with itself (Dong, Roth, Su 2022, Theorem 3).
+
+grouped     which group is answered how
+rounds      epsilon and delta: looks around the links of a chain, until both bounds meet
+chains      what looks at a single record's curve prove of its group
+links       a model that says where the links are
+asked       a curve that is asked often, from lines that are kept; makers sets them up
+powers      power curves in logarithms
+"""

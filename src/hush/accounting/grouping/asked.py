@@ -1,0 +1,166 @@
+"""A composition's curve for those who ask often: certified log delta at any epsilons, from lines that are kept.
+
+A contour integral set up at one epsilon is sharp at those nearby too (makers.py).  So what was set up is kept, and
+asked first; a new one is set up only where none of them is sharp.  A direction whose Chernoff bound lies below what the
+other has already isn't computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hush.accounting.contours.crossing import Curve
+from hush.accounting.grouping.makers import Binned, Maker, width_at
+from hush.accounting.pairs.losses import Array
+from hush.accounting.tails.cells import Steps
+
+Places = NDArray[np.intp]
+
+_LINES = 40  # that are set up for one question
+_DEEP = 200.0  # a log delta below minus that is known no less well
+_CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
+_ALIKE = 0.2  # log deltas that are no further apart share a line too
+_TOGETHER = 24  # epsilons asked of a line at once
+_NEAREST = 6  # lines that are kept, asked for one epsilon
+_USELESS = 0.1  # of log delta, or of 100: known no better
+_LOST = 3  # such lines, and no more are set up: the next ones would be as bad
+_FURTHEST = 8.0  # times as far, where lines serve as much
+_SAME = 0.003  # where a new one would say the same
+_PLACES = 60  # of a whole curve, at which a rough look is had
+_REACH = 0.9  # and where a line that is kept may be sharp
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A line that was set up: where, for which log delta, how sharp it was to be."""
+
+    at: float
+    size: float
+    tolerance: float
+    curve: Curve
+
+    def knows(self, at: float, size: float, tolerance: float, largest: float) -> bool:
+        """Whether another one, set up there, would hardly say more."""
+        close = abs(at - self.at) <= _SAME * min(self.at, 10 * abs(largest - self.at))
+        close &= abs(size - self.size) <= 1 + _SAME * abs(self.size)
+        return close and self.tolerance <= 1.01 * tolerance
+
+
+@dataclass
+class Asked:
+    """The larger of all directions."""
+
+    makers: Sequence[Maker]
+    kept: list[list[Kept]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kept = [[] for _ in self.makers]
+
+    @np.errstate(all="ignore")
+    def __call__(self, epsilons: Array, sizes: Array, tolerance: float | Array) -> tuple[Array, Array]:
+        """Certified bounds on log delta at ascending epsilons >= 0, where it is about as large as `sizes` say.
+
+        These are those of the first direction, or one row for each; and so are tolerances, where they vary.
+        As wide as the tolerance says, as a share of log delta, or of 1, where that can be had.
+        """
+        lower, upper = np.full(epsilons.shape, -np.inf), np.full(epsilons.shape, -np.inf)
+        for k, (maker, kept) in enumerate(zip(self.makers, self.kept, strict=True)):
+            same = (epsilons == 0) & (k > 0)  # delta(0) is the same in both directions
+            own, wanted = (np.broadcast_to(row, (len(self.makers), epsilons.size))[k] for row in (sizes, tolerance))
+            enough = np.where(same & (upper - lower <= wanted), np.inf, lower)
+            low, high = self._one(maker, kept, epsilons, own, enough, wanted)
+            lower, upper = np.fmax(lower, low), np.where(same, np.minimum(upper, high), np.maximum(upper, high))
+        return np.minimum(lower, upper), np.maximum(lower, upper)
+
+    def _one(
+        self,
+        maker: Maker,
+        kept: list[Kept],
+        epsilons: Array,
+        sizes: Array,
+        enough: Array,
+        tolerances: Array,
+    ) -> tuple[Array, Array]:
+        lower, upper = maker.least(epsilons), np.zeros(epsilons.shape)
+        upper[epsilons >= maker.largest] = -np.inf
+        tried = np.zeros(epsilons.shape, dtype=bool)
+
+        def is_wide() -> NDArray[np.bool_]:
+            return ~(upper - lower <= tolerances * np.clip(-upper, 1.0, _DEEP)) & (upper > enough)
+
+        def waiting() -> Places:
+            return np.flatnonzero(is_wide() & ~tried)
+
+        def ask(curve: Curve, at: float, where: Places) -> None:
+            # outwards: where none of some is sharp any more, none further off is
+            outwards = where[np.argsort(np.abs(epsilons[where] - at), kind="stable")]
+            for some in np.array_split(outwards, -(-outwards.size // _TOGETHER)) if where.size else ():
+                some = np.sort(some)  # curves are asked at ascending epsilons
+                low, high = curve(epsilons[some])
+                lower[some], upper[some] = np.fmax(lower[some], low), np.fmin(upper[some], high)
+                # delta falls: a lower bound holds to the left as well, an upper bound to the right
+                lower[:], upper[:] = np.maximum.accumulate(lower[::-1])[::-1], np.minimum.accumulate(upper)
+                if is_wide()[some].all():
+                    break
+
+        # those nearby first, and no more than a few: each costs a sum over its nodes
+        nearest = np.argsort(np.abs(np.subtract.outer(epsilons, [line.at for line in kept])), axis=1, kind="stable")
+        for rank in range(min(_NEAREST, len(kept))):
+            where = waiting()
+            for k in np.unique(nearest[where, rank]):
+                line, own = kept[k], where[nearest[where, rank] == k]
+                ask(line.curve, line.at, own[np.abs(epsilons[own] - line.at) <= _REACH * max(line.at, 1e-3)])
+        lines, lost, further = 0, 0, 1.0
+        # from the right: what is cut off beyond one epsilon is negligible at smaller ones
+        while (left := waiting()).size and lines < _LINES and lost < _LOST:
+            last = float(epsilons[left[-1]])
+            # curves bend near the end
+            reach = min(last * _CLOSE * further + 1e-12, max(maker.largest - last, 0.0))
+            near = left[epsilons[left] >= last - reach]
+            close = np.union1d(near, left[sizes[left] < sizes[left[-1]] + _ALIKE])
+            where = close[-1 if maker.one_sided else close.size // 2]
+            at, size = float(epsilons[where]), float(sizes[where])
+            tolerance = float(tolerances[close].min())
+            tried[close] = True
+            if np.isfinite(enough[close]).all():
+                deep = max(size, float(enough[close].min()))
+                upper[close] = np.fmin(upper[close], maker.bound(epsilons[close], at, deep))
+                if np.all(upper[close] <= enough[close]):
+                    continue
+            if any(line.knows(at, size, tolerance, maker.largest) for line in kept):
+                continue  # it would be no sharper
+            lines += 1
+            made = maker.curve(at, size, 0.7 * tolerance * share(size) / max(1.0, -size))
+            lost += made is None or not width_at(made, at) < _USELESS * max(100.0, -size)
+            if made is not None:
+                kept.append(Kept(at, size, tolerance, made))
+                ask(made, at, np.union1d(close, left[epsilons[left] >= at * (1 - _REACH) - 1e-3]))
+            # where lines serve all they were set up for the next may be further apart
+            tried[close] = False
+            served = not np.isin(close, waiting()).any()
+            tried[near] = further == 1
+            further = min(2 * further, _FURTHEST) if served else 1.0
+        return lower, upper
+
+
+@np.errstate(all="ignore")
+def heavy_curve(ways: Sequence[Steps], epsilons: Array, least: float, most: float) -> tuple[Array, Array]:
+    """A whole curve of losses with heavy tails, at many ascending epsilons >= 0.
+
+    log delta is as wide as the `least` for delta itself to be as wide as that, but no wider than the `most`.
+    """
+    makers = [Binned(steps) for steps in ways]
+    spread = np.append(0, np.geomspace(1, epsilons.size - 1, _PLACES))
+    places = np.unique(epsilons[np.rint(spread).astype(int)])
+    sizes = np.array([np.interp(epsilons, places, np.minimum(maker.rough(places), 0.0)) for maker in makers])
+    widths = np.clip(least * np.exp(-sizes), least, most)
+    return Asked(makers)(epsilons, sizes, widths / np.clip(-sizes, 1.0, _DEEP))
+
+
+def share(size: float) -> float:
+    """What a tolerance is a share of, where log delta is about `size`."""
+    return min(max(1.0, -size), _DEEP)

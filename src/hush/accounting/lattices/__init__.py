@@ -1,0 +1,4 @@
+"""Any composition of pairs, enclosed by two laws on a lattice: what no contour integral answers, and whole curves.
+
+lattice     epsilon and delta; laws discretises and composes, readings says what a law tells
+"""

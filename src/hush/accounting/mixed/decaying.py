@@ -1,0 +1,274 @@
+"""Compositions whose transform decays by itself: contour integrals without bins and without averages.
+
+Where many steps add up, E[e^{sL}] of their total is next to nothing a few nodes away from the real axis.  Steps that
+are samples of Gaussian or Laplace noise, however they are mixed with others, are seen to do so (unbinned.py), and
+their sums are as good as rounding: a line takes a few milliseconds, and says ten digits.
+
+One line serves both bounds.  As a measure on paths the law that reveals more is the one that reveals less and some
+atoms besides, so its delta exceeds the other's by no more than Chernoff's bound on what these add: for any t > 0,
+
+    E[h(L - eps)] <= k(t) e^{-t eps} (exp(Lambda_more(t)) - exp(Lambda_less(t))),    h(u) = (1 - e^{-u})_+.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hush.accounting.contours import crossing
+from hush.accounting.contours.crossing import EPSILON_LIMIT, certified_root
+from hush.accounting.contours.line import Line, alias_free_spacing, chernoff_points, log_peak
+from hush.accounting.contours.thinning import GROUPS, standing
+from hush.accounting.gaussian.transform import UNIT_ROUNDOFF
+from hush.accounting.mixed import unbinned
+from hush.accounting.mixed.binned import is_open
+from hush.accounting.mixed.scattered import TERMS, Steps, Task, averaged_curve
+from hush.accounting.mixed.tilted import Side, saddle
+from hush.accounting.pairs.losses import Array, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.pairs.points import GaussianLaw
+
+_NEGLIGIBLE = -26.0  # log of what aliases and nodes left out may add, as a share
+_SPARE = 4.0  # and below what is asked for
+_SAME, _NEAR = 0.2, 6.0  # logs of tilts and of deltas: closer, a law serves as well
+_ORDERS = np.geomspace(0.25, 4.0, 33)  # of Chernoff's bounds, as parts of the best
+_ALL = 1e-3  # logs: of what is infinite, and of all
+_LEAST, _FEWER, _MOST = 8, 1024, 4096  # nodes: where bins serve as well, fewer
+_BLUNT = -5.0  # log of what may be left out where only the size of a delta is asked for
+_CLEARLY = 0.3  # logs of deltas that a saddle point tells apart
+
+
+def fits(steps: Steps) -> bool:
+    """Whether some steps need bins elsewhere, and none does here."""
+    open = [pair for pair, _ in steps if is_open(pair)]
+    return bool(open) and all(unbinned.fits(pair) for pair in open)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Certified bounds on log delta from one line: that of the law that reveals less."""
+
+    less: Side
+    more: Side
+    line: Line
+
+    def __call__(self, epsilons: Array) -> tuple[Array, Array]:
+        (down, less_margin), (up, more_margin) = self.less.doubt, self.more.doubt
+        c, leak = self.line.c, math.log(self.more.infinite) if self.more.infinite > 0 else -math.inf
+        low, high = self.line.log_delta(epsilons + down)[0], self.line.log_delta(epsilons - up)[1]
+        added = self.line.log_scale + self._log_added - c * (epsilons - up) + float(log_peak(c)) + 1e-9
+        with np.errstate(divide="ignore"):
+            low = np.logaddexp(low, np.log(self.less.seen(epsilons + down)))
+        high = np.where(epsilons - up >= self.more.top, -np.inf, np.logaddexp(high, added))
+        high = np.logaddexp(high, np.logaddexp(self.more.log_hidden, leak))
+        return low - less_margin, np.minimum(high + more_margin, 0.0)
+
+    @cached_property
+    def _log_added(self) -> float:
+        """log of exp(Lambda_more - Lambda_less) - 1 at c."""
+        rise = 0.0
+        for (law, count), (more, _) in zip(self.less.laws, self.more.laws, strict=True):
+            if isinstance(law, unbinned.Smooth) and isinstance(more, unbinned.Smooth):
+                rise += count * law.rise(more, self.line.c)
+        if rise > 700:
+            return rise
+        return math.log(math.expm1(rise)) if rise > 0 else -math.inf
+
+
+@np.errstate(all="ignore")
+def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
+    """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta), where lines decay."""
+    task, few = Task.of(steps), Task.of(_thinned(steps))
+    c, place = _aimed(few, None, log_delta)
+    curve = _looked_at((few, task), c, place, log_delta, tolerance * c * place) if place < EPSILON_LIMIT else None
+    return (0.0, math.inf) if curve is None else certified_root(curve, place, log_delta)
+
+
+@np.errstate(all="ignore")
+def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
+    """Certified bounds on log delta at a few epsilons, where lines decay; else that it is at most 1."""
+    task, few = Task.of(steps), Task.of(_thinned(steps))
+    lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
+    for k, epsilon in enumerate(epsilons):
+        size = min(few.rough(float(epsilon)), -1e-3)
+        if size < math.log(max(few.survey.infinite, 1e-300)) + _ALL:
+            continue  # all that is left is infinite
+        c, size = _aimed(few, float(epsilon), size)
+        curve = _looked_at((few, task), c, float(epsilon), size, 12 * tolerance * max(1.0, -size))
+        if curve is not None:
+            low, high = curve(epsilons[k : k + 1])
+            lower[k], upper[k] = float(low[0]), float(high[0])
+    return np.minimum(lower, upper), np.maximum(lower, upper)
+
+
+@np.errstate(all="ignore")
+def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
+    """Whether a blunt line shows that delta(epsilon) <= exp(log_delta)."""
+    c, size = _aimed(Task.of(_thinned(steps)), epsilon, min(log_delta, -1e-3))
+    if not size < log_delta - _CLEARLY:
+        return False
+    less, more = _sides(Task.of(steps), c, size)
+    line = _line(less, c, epsilon, _BLUNT, most=_FEWER)
+    return line is not None and bool(Curve(less, more, line)(np.array([epsilon]))[1][0] <= log_delta)
+
+
+def _thinned(steps: Steps) -> Steps:
+    """A few of many kinds that differ in their noise alone, to stand for all: where to look."""
+    alike: dict[tuple[type, type, float], list[tuple[Pair, int]]] = {}
+    found: list[tuple[Pair, int]] = []
+    for pair, count in steps:
+        sample = pair.pair if isinstance(pair, Reversed) else pair
+        if isinstance(sample, Poisson | Uniform) and isinstance(sample.inner, GaussianPair | LaplacePair):
+            alike.setdefault((type(sample), type(sample.inner), sample.rate), []).append((pair, count))
+        else:
+            found.append((pair, count))
+    for group in alike.values():
+        chosen = standing(sorted(group, key=lambda step: -unbinned.mu(step[0]))) if len(group) > 3 * GROUPS else ()
+        found += [(pair, max(round(count * share), 1)) for (pair, count), share in chosen] or group
+    return found if len(found) < len(steps) else steps
+
+
+def _aimed(task: Task, epsilon: float | None, size: float) -> tuple[float, float]:
+    """A line's order, and about the epsilon where log delta is `size`, or log delta at an epsilon."""
+    start = task.guess(size) if epsilon is None else epsilon
+    c = task.saddle(start, size)
+    for _ in range(3):
+        more = _sides(task, c, size)[1]
+        before, assumed = c, size
+        c, start = saddle(more, size if epsilon is None else None, epsilon)
+        size = size if epsilon is None else _size(more, c, epsilon)
+        if abs(math.log(c / before)) < _SAME and abs(size - assumed) < _NEAR:
+            break  # what they were cut for
+    return c, start if epsilon is None else size
+
+
+def _looked_at(tasks: tuple[Task, Task], c: float, epsilon: float, size: float, enough: float) -> Curve | None:
+    """The curve of many kinds of steps, after a look at a few of them: None where these aren't known well enough."""
+    few, task = tasks
+    height, most, curve = 0.0, _FEWER, None
+    for one in (few, task) if len(few.steps) < len(task.steps) else (task,):
+        less, more = _sides(one, c, size)
+        line = _line(less, c, epsilon, _NEGLIGIBLE, height, most)
+        if line is None:
+            return None
+        curve = Curve(less, more, line)
+        lower, upper = curve(np.array([epsilon]))
+        if not upper[0] - lower[0] < enough:
+            return None
+        height, most = float(line.nodes[-1].imag), 2 * _FEWER  # all of them may take a little more than the few
+    return curve
+
+
+@np.errstate(all="ignore")
+def curve_at(task: Task, epsilon: float, size: float, enough: float) -> crossing.Curve | None:
+    """Certified bounds near an epsilon > 0 where log delta is about `size`, good to so much; None if that is too much.
+
+    Where it doesn't decay by itself, averaged over a little of epsilon (scattered.py).
+    """
+    c, size = _aimed(task, epsilon, size)
+    less, more = _sides(task, c, size)
+    for negligible in (_NEGLIGIBLE, max(_NEGLIGIBLE, min(math.log(enough), 0.0) - _SPARE)):
+        line = _line(less, c, epsilon, negligible)
+        if line is not None:
+            return Curve(less, more, line)
+    return averaged_curve(less, more, c, epsilon, 0.25 * enough, TERMS // 8, 0.0)[0]
+
+
+@dataclass(frozen=True)
+class Chernoff:
+    """Upper bounds on log delta that cost little, from one law: Chernoff's at some orders."""
+
+    side: Side
+    orders: Array
+    values: Array
+
+    @staticmethod
+    @np.errstate(all="ignore")
+    def of(task: Task, epsilon: float, size: float) -> Chernoff:
+        """Good around an epsilon where log delta is about `size`."""
+        c = task.saddle(epsilon, size)
+        for _ in range(2):
+            more = _sides(task, c, size)[1]
+            c, _ = saddle(more, None, epsilon)
+        orders = c * _ORDERS
+        raised = 1e-6 + 64 * UNIT_ROUNDOFF * more.steps
+        return Chernoff(more, orders, more.log_mgf(orders) + log_peak(orders) + raised)
+
+    def __call__(self, epsilons: Array) -> Array:
+        shift, margin = self.side.doubt
+        bounds = (self.values - np.multiply.outer(epsilons - shift, self.orders)).min(axis=1)
+        leak = math.log(self.side.infinite) if self.side.infinite > 0 else -math.inf
+        bounds = np.logaddexp(bounds, np.logaddexp(self.side.log_hidden, leak))
+        return np.asarray(np.minimum(bounds + margin, 0.0))
+
+
+def _size(side: Side, c: float, epsilon: float) -> float:
+    """About log delta, by the saddle point."""
+    value, _, variance = (float(part[0]) for part in side.cumulants(np.array([c])))
+    spread = max(variance, 0.0) + c**-2 + (c + 1) ** -2
+    return min(value - c * epsilon - math.log(c * (c + 1)) - 0.5 * math.log(2 * math.pi * spread), -1e-3)
+
+
+def _sides(task: Task, tilt: float, log_delta: float) -> tuple[Side, Side]:
+    """Laws that reveal less and more: what they cut off is negligible."""
+    below, above = unbinned.enclosing_laws(task.open, tilt, log_delta)
+    return Side((*task.whole, *below), above=False), Side((*task.whole, *above), above=True)
+
+
+def _line(
+    side: Side, c: float, epsilon: float, log_share: float, height: float = 0.0, most: int = _MOST
+) -> Line | None:
+    """The integrand on the line Re s = c, up to where it has decayed (line.py): about that height, if given."""
+    value, _, variance = (float(part[0]) for part in side.cumulants(np.array([c])))
+    variance = max(variance, 0.0) + c**-2 + (c + 1) ** -2
+    negligible = log_share - math.log(c * (c + 1)) - 0.5 * math.log(2 * math.pi * variance)
+    points = chernoff_points(c, math.sqrt(variance))
+    values = side.log_mgf(points) + 1e-6 + 64 * UNIT_ROUNDOFF * side.steps
+    spacing = alias_free_spacing(c, epsilon, value, points, values, negligible)
+    if not 0 < spacing < math.inf:
+        return None
+
+    def log_left(nodes: int) -> float:
+        """log of a bound on the transform from there on, as far as it isn't negligible."""
+        end = spacing * (nodes - 1)
+        return _log_decay(side, c, end) - (value + negligible + math.log(math.pi * end))
+
+    height = height or math.sqrt(-2 * negligible / variance)  # as a Gaussian decays
+    count = math.ceil(max(height / spacing, 1.0)) + _LEAST
+    if count > most:
+        return None
+    left = log_left(count)
+    if not left < 0 and not log_left(most) < 0:
+        return None  # it hardly decays
+    while not left < 0:
+        count = min(2 * count, most)
+        left = log_left(count)
+    log_tail = left + value + negligible + math.log(math.pi * spacing * (count - 1))
+    shape, errors, scale = side.transform(c, spacing, count)
+    nodes = np.asarray(c + 1j * spacing * np.arange(count))
+    return Line(
+        c=c,
+        spacing=spacing,
+        nodes=nodes,
+        values=shape,
+        errors=errors,
+        log_scale=scale,
+        log_tail=log_tail + 1e-9 - scale,
+        chernoff_points=points,
+        chernoff_values=values,
+    )
+
+
+def _log_decay(side: Side, c: float, height: float) -> float:
+    """log of a bound on the transform at Re s = c, from a height on: what has none of its own is at most that at c."""
+    total = 0.0
+    for law, count in side.laws:
+        if isinstance(law, unbinned.Smooth):
+            total += count * law.log_decay(c, height)
+        else:
+            falls = 0.5 * law.squared * height**2 if isinstance(law, GaussianLaw) else 0.0
+            value = float(law.log_mgf(np.array([c]))[0])
+            total += count * (value + UNIT_ROUNDOFF * (64 + 8 * abs(value)) - falls)
+    return total
