@@ -135,6 +135,19 @@ def test_uniform_sampling_is_a_bound_for_replacing_a_record(capsys: pytest.Captu
     assert answer["epsilon_moments"] is None
 
 
+def test_shuffled_epochs_are_accounted_as_one_release_each(capsys: pytest.CaptureFixture[str]) -> None:
+    shuffled = ["--sampling", "shuffled", "--noise", "4", "--delta", "1e-5"]
+    answer = ask(capsys, "epsilon", *shuffled, "--epochs", "14.5")
+    assert answer["epochs"] == 15  # an epoch that was begun counts
+    assert "steps" not in answer
+    assert (answer["neighbours"], answer["tag"]) == ("replace one", "bound")
+    assert answer["epsilon"] == (Gaussian(4.0).shuffled() * 15).epsilon(1e-5).upper
+    assert ask(capsys, "calibrate", *shuffled, "--find", "steps", "--epsilon", str(answer["epsilon"]))["epochs"] == 15
+    for wrong in (["--steps", "15"], ["--epochs", "15", "--rate", "0.1"], []):
+        assert cli.main(["epsilon", *shuffled, *wrong]) == 2
+        assert "give --epochs" in capsys.readouterr().err
+
+
 def test_no_sampling_needs_no_rate_and_is_never_more_private(capsys: pytest.CaptureFixture[str]) -> None:
     plain = ask(capsys, "epsilon", "--noise", "4", "--steps", "10", "--sampling", "none", "--delta", "1e-5")
     sampled = ask(capsys, "epsilon", "--noise", "4", "--steps", "10", "--rate", "0.5", "--delta", "1e-5")
@@ -388,7 +401,10 @@ def test_every_command_refuses_in_one_sentence(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--sampling", "foo"], "Invalid value for '--sampling': 'foo' is not one of 'poisson', 'uniform', 'none'."),
+        (
+            ["--sampling", "foo"],
+            "Invalid value for '--sampling': 'foo' is not one of 'poisson', 'uniform', 'shuffled', 'none'.",
+        ),
         (["--steps", "abc"], "Invalid value for '--steps': must be a whole number of at least 1, got abc."),
         (["--noise", "1e400"], "Invalid value for '--noise': '1e400' is too large to compute with."),
         (["--noise", "1e-999999999"], "Invalid value for '--noise': '1e-999999999' is too small to compute with."),

@@ -78,7 +78,7 @@ def command(
         return
     headline, superlative = {
         Find.NOISE: (f"noise multiplier {up(run.noise, 8)}", "smallest"),
-        Find.STEPS: (count(run.steps, "step"), "most"),
+        Find.STEPS: (run.length(), "most"),
         Find.RATE: (f"sampling rate {down(float(run.rate or 1), 8)}", "largest"),
         Find.PROJECTIONS: (count(run.projections or 0, "projection"), "fewest"),
     }[find]
@@ -103,11 +103,13 @@ def _with_placeholder(
         raise ValueError(f"--find {find} solves for the {find}: leave {options} out.")
     if find is Find.NOISE:
         noise = 1.0
+    elif find is Find.STEPS and sampling is Sampling.SHUFFLED:
+        epochs = Fraction(1)
     elif find is Find.STEPS:
         steps = 1
     elif find is Find.PROJECTIONS:
         projections = 1
-    elif sampling is Sampling.NONE:
+    elif not sampling.needs_rate:
         raise ValueError("Finding the rate needs sampling: say --sampling poisson or uniform.")
     elif steps is None:
         raise ValueError("Finding the rate needs --steps: with --epochs, steps would change with it.")

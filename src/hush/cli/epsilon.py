@@ -49,7 +49,8 @@ def command(
         )
         rows["moments"] = f"epsilon <= {up(moments, 5)} by the moments accountant: {tight}"
     if mechanism.mu is not None:
-        rows["Gaussian"] = f"mu-GDP with mu = {up(mechanism.mu)}, exactly"
+        known = "exactly" if mechanism.tag == "exact" else "by the analysis"
+        rows["Gaussian"] = f"mu-GDP with mu = {up(mechanism.mu)}, {known}"
     elif clt is not None and mu is not None:
         said = f"epsilon ~ {near(clt)} (mu ~ {near(mu)}): an approximation, not a bound; don't quote it"
         rows["CLT"] = said if clt <= EPSILON_LIMIT else f"says nothing here: mu ~ {near(mu)} is too large for it"

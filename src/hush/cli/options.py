@@ -130,7 +130,7 @@ NoiseOption = Annotated[
         metavar="NUMBER|A/B",
         rich_help_panel=RUN,
         help="Noise multiplier: the noise's standard deviation divided by the sensitivity. That is the clipping norm C "
-        "with Poisson sampling or none, and 2C with uniform sampling, where a record is replaced.",
+        "with Poisson sampling or none, and 2C with uniform or shuffled sampling, where a record is replaced.",
     ),
 ]
 RateOption = Annotated[
@@ -169,8 +169,9 @@ SamplingOption = Annotated[
         "--sampling",
         rich_help_panel=RUN,
         help="How a step picks its records. poisson: each by its own coin flip (add/remove one record). uniform: a "
-        "batch of fixed size without replacement (replace one record; a bound). none: no amplification, as for full "
-        "batches; --rate then only turns epochs into steps. Shuffled epochs are neither poisson nor uniform.",
+        "batch of fixed size without replacement (replace one record; a bound). shuffled: batches off a shuffled data "
+        "set, an epoch as private as one step of it (replace one record; a bound). none: no amplification, as for full "
+        "batches; --rate then only turns epochs into steps.",
     ),
 ]
 ProjectionsOption = Annotated[

@@ -22,12 +22,22 @@ class Sampling(StrEnum):
 
     POISSON = "poisson"
     UNIFORM = "uniform"
+    SHUFFLED = "shuffled"
     NONE = "none"
 
     @property
     def named(self) -> str:
         """As in prose: Poisson was a man."""
         return "Poisson" if self is Sampling.POISSON else self.value
+
+    @property
+    def needs_rate(self) -> bool:
+        return self in (Sampling.POISSON, Sampling.UNIFORM)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether neighbours differ by a record replaced, and noise is relative to 2C."""
+        return self in (Sampling.UNIFORM, Sampling.SHUFFLED)
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Run:
-    """The public numbers of a training run."""
+    """The public numbers of a training run.  Of shuffled batches an epoch counts as a step: it meets a record once."""
 
     noise: float
     rate: Rate | None
@@ -62,8 +72,10 @@ class Run:
 
     def mechanism(self) -> Mechanism:
         """The run as a mechanism."""
-        from hush.accounting import Gaussian, Projected
+        from hush.accounting import REPLACE_ONE, Gaussian, Projected, Shuffled
 
+        if self.sampling is Sampling.SHUFFLED:
+            return (Shuffled(Gaussian(self.noise, REPLACE_ONE)) * self.steps).group(self.group)
         release: Mechanism = Gaussian(noise_multiplier=self.noise)
         if self.projections is not None:
             release = Projected(noise_multiplier=self.noise, projections=self.projections)
@@ -86,20 +98,25 @@ class Run:
             )
         return self.rate
 
+    def length(self) -> str:
+        """How long it is, in words."""
+        return count(self.steps, "shuffled epoch" if self.sampling is Sampling.SHUFFLED else "step")
+
     def describe(self) -> str:
         """In words, for people."""
         norms = "" if self.projections is None else f"{count(self.projections, 'projection')}, "
-        unit = " (times the sensitivity 2C of a replacement)" if self.sampling is Sampling.UNIFORM else ""
-        sampling = (
-            "no sampling" if self.sampling is Sampling.NONE else f"{self.sampling.named} sampling at rate {self.rate}"
-        )
-        return f"{count(self.steps, 'step')}, {norms}Gaussian noise {self.noise:.10g}{unit}, {sampling}"
+        unit = " (times the sensitivity 2C of a replacement)" if self.sampling.replaces else ""
+        sampling = f"{self.sampling.named} sampling at rate {self.rate}" if self.sampling.needs_rate else "no sampling"
+        if self.sampling is Sampling.SHUFFLED:
+            sampling = "each record in one batch an epoch, no amplification claimed"
+        return f"{self.length()}, {norms}Gaussian noise {self.noise:.10g}{unit}, {sampling}"
 
     def as_json(self) -> dict[str, Any]:
+        shuffled = self.sampling is Sampling.SHUFFLED
         return {
             "noise_multiplier": self.noise,
             "rate": None if self.rate is None else float(self.rate),
-            "steps": self.steps,
+            **({"epochs": self.steps} if shuffled else {"steps": self.steps}),
             "sampling": self.sampling.value,
             "projections": self.projections,
             "group": self.group,
@@ -120,7 +137,9 @@ def read_run(
         raise ValueError("The noise multiplier is missing: give --noise, the noise divided by the sensitivity.")
     if not 0 < noise < math.inf:
         raise ValueError(f"--noise must be a positive number, got {noise}.")
-    if steps is None and epochs is not None:
+    if sampling is Sampling.SHUFFLED:
+        steps, epochs = shuffled_epochs(steps, epochs, rate), None
+    elif steps is None and epochs is not None:
         steps = count_steps(epochs, rate)
     elif steps is None or epochs is not None:
         raise ValueError(
@@ -136,11 +155,20 @@ def read_run(
         if number > most:
             raise ValueError(f"More than {most:,} {what} are beyond this command.")
     run = Run(noise, rate, steps, sampling, projections, group)
-    if sampling is not Sampling.NONE:
+    if sampling.needs_rate:
         run.required_rate()
-    if projections is not None and sampling is Sampling.UNIFORM:
-        raise ValueError("Projected norms are analysed for Poisson sampling or none: leave out --sampling uniform.")
+    if projections is not None and sampling.replaces:
+        raise ValueError(f"Projected norms are analysed for Poisson sampling or none: leave out --sampling {sampling}.")
     return run
+
+
+def shuffled_epochs(steps: int | None, epochs: Fraction | None, rate: Rate | None) -> int:
+    """Whole epochs: what was begun counts in full, for the records that were met."""
+    if steps is not None or rate is not None:
+        raise ValueError("Shuffled epochs count whole, whatever the batches: give --epochs, no --steps or --rate.")
+    if epochs is None:
+        raise ValueError("The length is missing: give --epochs.")
+    return math.ceil(epochs)
 
 
 def count_steps(epochs: Fraction, rate: Rate | None) -> int:
