@@ -192,12 +192,13 @@ def test_pictures_come_as_files_too(run: Path, tmp_path: Path, capsys: pytest.Ca
         Axis("", 1e-12, 0.1, log=True),
         Axis("", 0, 3.3),
         Axis("", 4, 90, log=True),
+        Axis("", 7.7e-5, 0.095, log=True),
         Axis("", 0, 1e-9),
     ],
 )
 def test_ticks_are_few_and_on_the_axis(axis: Axis) -> None:
     ticks = axis.ticks()
-    assert 2 <= len(ticks) <= 9
+    assert 2 <= len(ticks) <= 10
     assert all(-1e-12 <= axis.place(tick) <= 1 for tick in ticks)
     assert len({axis.name(tick) for tick in ticks}) == len(ticks)
 

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
     from hush.runs.buying import Bought
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6b6b6b")
-"""On white; the style sheet of the page has their lighter sisters for dark screens."""
-DASHES = ("", "7 4", "2 3", "10 3 2 3", "4 3")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6b6b6b", "#56B4E9", "#E69F00", "#000000")
+"""On white; the style sheet of the page has lighter sisters of the first five for dark screens."""
+DASHES = ("", "7 4", "2 3", "10 3 2 3", "4 3", "14 4", "10 3 2 3 2 3", "1 4")
 
 _RAISED = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 WIDTH, HEIGHT = 600, 430
 LEFT, RIGHT, TOP, BOTTOM = 88, 32, 16, 66
 _ROOM = 0.15  # of the height, for words below a point
+_FEW = 3  # lines whose names find a place between them
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,21 @@ class Axis:
             low, high, at = self.low, self.high, value
         return min(max((at - low) / (high - low), 0.0), 1.0)
 
+    @property
+    def _powers(self) -> range:
+        """The powers of ten on a logarithmic axis."""
+        return range(math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9) + 1)
+
+    @property
+    def _by_powers(self) -> bool:
+        """Whether these are enough ticks."""
+        return self.log and len(self._powers) > 3
+
     def ticks(self) -> list[float]:
+        if self._by_powers:
+            return [10.0**power for power in self._powers[:: max(1, math.ceil((len(self._powers) - 1) / 6))]]
         if self.log:
-            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-            stride = max(1, math.ceil((last - first) / 6))
-            if last - first >= 3:
-                return [10.0**power for power in range(first, last + 1, stride)]
+            first, last = self._powers.start, self._powers.stop - 1
             near = (k * 10.0**power for power in range(first - 1, last + 1) for k in (1, 2, 5))
             return [value for value in near if self.low <= value <= self.high]
         span = self.high - self.low
@@ -106,7 +116,7 @@ class Axis:
         return [k * step for k in range(start, math.floor(self.high / step + 1e-9) + 1)]
 
     def name(self, value: float) -> str:
-        if self.log and self.high >= 999 * self.low:
+        if self._by_powers:
             return "10" + str(round(math.log10(value))).translate(_RAISED)
         if self.log and not 9.9e-4 < value < 1e4:
             return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
@@ -281,7 +291,8 @@ def _draw(plot: Plot, axes: Axes) -> None:
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     if any(line.label for line in plot.lines) or any(band.label for band in plot.bands):
-        axes.legend(frameon=False, fontsize=9, handlelength=3.5)
+        beside: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)} if len(plot.lines) > _FEW else {}
+        axes.legend(frameon=False, fontsize=9, handlelength=3.5, **beside)
 
 
 def _spread(values: list[float], count: int) -> list[float]:
