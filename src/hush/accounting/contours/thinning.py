@@ -42,5 +42,5 @@ def standing(ordered: Sequence[Item], groups: int = GROUPS) -> list[tuple[Item, 
 
 
 def thinned(steps: Sequence[Step]) -> list[Step]:
-    """Some of the steps, counted for all of them."""
-    return [replace(step, count=step.count * share) for step, share in standing(steps)]
+    """Some of the steps, counted for all of them, and at least once."""
+    return [replace(step, count=max(step.count * share, 1.0)) for step, share in standing(steps, 2)]

@@ -217,12 +217,11 @@ def _evaluate(
         repeats = grid.step.count
         wanted = np.log(1e-12 / repeats) - 8
         scale = transform.log_scale(grid, real_power)
-        widest, shift = shifted.sufficient_spacing(grid, real_power, height, wanted + scale)
-        fine = grid.refined(min(widest, grid.spacing))
+        fine, sides = shifted.fine_enough(grid, real_power, height, wanted, scale)
         if fine.size * count > _MOST_TERMS:
             return None
         excess = np.asarray(_cut_excess(fine, powers, scale, powers[1].imag), dtype=complex)
-        step_error = np.exp(wanted) + shifted.end_sizes(fine, real_power, height, shift, scale)
+        step_error = np.exp(wanted) + sides
         step_error = step_error + transform.rounding(fine, real_power, np.abs(powers), scale)
         modulus = np.abs(np.exp(-scale) + excess)
         total = total + repeats * (log1p(excess) if scale == 0 else _log(excess) + scale)

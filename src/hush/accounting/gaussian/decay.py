@@ -8,6 +8,8 @@ import numpy as np
 
 from hush.accounting.gaussian.strips import LOG_SQRT_2PI, Part, ladder, log_sum
 
+_NEGLIGIBLE = 36.0
+"""log of how much less of a bound counts for nothing, whatever the power it is raised to."""
 Bend = tuple[int, int]
 """Which of the shifts worth trying a line of integration runs at: first at one, then at a lower one, or the same."""
 
@@ -81,26 +83,28 @@ def log_sharp_bound(part: Part, real: float, height: float, known: Collection[fl
     for moved, shift in sorted(sums):
         if moved >= best:
             break
-        bound = float(np.logaddexp(moved, _log_sum_error(part, real, shift)))
+        bound = float(np.logaddexp(moved, _log_sum_error(part, real, shift, moved - _NEGLIGIBLE)))
         if bound < best:
             best, chosen = bound, shift
     return best, chosen / noise
 
 
-def _log_sum_error(part: Part, real: float, shift: float) -> float:
-    """log of how far the trapezoidal sum for M(shift) may be off, its ends included: computed once for all heights."""
-    known = part.fine.unsure
-    if (real, shift) not in known:
-        noise, spacing = part.step.noise, 0.5 * part.cells[1]
-        furthest = min(max(shift, 0.5 * np.pi * noise - shift), 2.3 * noise - shift, 6.0)
-        error = np.inf
-        for beta in np.minimum(
-            furthest, np.array([furthest, 0.4 * furthest, *(part.narrowest * np.array([4.0, 8.0, 12.0]))])
-        ):
-            line = part.profile(float(shift + beta))
-            modulus = part.losses if real >= 0 else line.modulus
-            strip = log_sum(real * modulus + abs(real) * line.slope + line.base) + np.log(2)
-            side = part.log_side(real, 0.0, -float(shift + beta), float(shift + beta)) + 2
-            error = min(error, float(np.logaddexp(strip - 2 * np.pi * beta / spacing, side)))
-        known[real, shift] = float(np.logaddexp(error, part.log_ends(real, 0.0, shift) + 2))
-    return known[real, shift]
+def _log_sum_error(part: Part, real: float, shift: float, enough: float) -> float:
+    """log of how far the trapezoidal sum for M(shift) may be off, its ends included.
+
+    By the best of a few strips, or the first that is good enough; each is computed once for all heights.
+    """
+    noise, spacing = part.step.noise, 0.5 * part.cells[1]
+    furthest = min(max(shift, 0.5 * np.pi * noise - shift), 2.3 * noise - shift, 6.0)
+    known = part.fine.unsure.setdefault((real, shift), [])
+    betas = np.minimum(furthest, np.array([furthest, 0.4 * furthest, *(part.narrowest * np.array([4.0, 8.0, 12.0]))]))
+    for beta in betas[len(known) :].tolist():
+        if known and min(known) <= enough:
+            break
+        line = part.profile(shift + beta)
+        modulus = part.losses if real >= 0 else line.modulus
+        strip = log_sum(real * modulus + abs(real) * line.slope + line.base) + np.log(2)
+        side = part.log_side(real, 0.0, -(shift + beta), shift + beta) + 2
+        ends = part.log_ends(real, 0.0, shift) + 2
+        known.append(float(np.logaddexp.reduce([strip - 2 * np.pi * beta / spacing, side, ends])))
+    return min(known)

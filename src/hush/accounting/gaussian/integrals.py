@@ -232,7 +232,7 @@ def _evaluate(
     least = [_least_bulk(label, power) if split else 1.0 for label in labels]
     terms, start = 0, 0
     few = 8 if log_allowed < _SHARP else 32  # where digits count: the less r varies, the more of x is summed by series
-    few = few if len(labels) <= _SEVERAL else 128  # of many kinds it takes longer to choose rules than to use them
+    few = few if len(labels) <= _SEVERAL else 512  # of many kinds it takes longer to choose rules than to use them
     while start < len(nodes):
         end = min(max(2 * start, few), len(nodes))
         low, high = float(nodes[start].imag), float(nodes[end - 1].imag)

@@ -48,8 +48,8 @@ from hush.accounting.gaussian.labels import (
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Array, Step
 
 _MOST_NODES = 20_000
-_FEW_NODES = 1500
-"""Up to so many the integral without bulk is taken at once."""
+_FEW_NODES, _SEVERAL = 1500, 8
+"""Up to so many, of so many kinds of steps, the integral without bulk is taken at once."""
 _LOG_SMALLEST = -20_000.0
 """No delta below this is asked for: groups ask for what is no floating-point number."""
 LOG_TOLERANCE = -19.0
@@ -167,13 +167,20 @@ def jumps(
         found.append(_apart(labels, aim, reach))
         if _narrowest(found, epsilon) < 100 * enough:
             return found[0]
-    found.append(_set_up(labels, aim, line_through(labels, aim, _FEW_NODES), reach))
-    if _narrowest(found, epsilon) < enough:
-        return found[-1]
-    left = [] if also is None else [(also[0], also[1] + log_tolerance)]
-    split = choose_low(labels, direction, epsilon, budget, reach.below, left)
-    if split is not None:
-        found.append(_set_up(split, aim, line_through(split, aim, _MOST_NODES), reach))
+
+    def whole() -> Jumps | None:
+        few = int(_FEW_NODES * min(_SEVERAL / len(labels), 1.0))
+        return _set_up(labels, aim, line_through(labels, aim, few), reach)
+
+    def parted() -> Jumps | None:
+        left = [] if also is None else [(also[0], also[1] + log_tolerance)]
+        split = choose_low(labels, direction, epsilon, budget, reach.below, left)
+        return None if split is None else _set_up(split, aim, line_through(split, aim, _MOST_NODES), reach)
+
+    for attempt in (parted, whole) if before is not None and is_split(before.labels) else (whole, parted):
+        found.append(attempt())
+        if _narrowest(found, epsilon) < enough:
+            return found[-1]
     cancelling = log_largest > budget - log_tolerance + _MUCH_LARGER
     if cancelling and _narrowest(found, epsilon) > 100 * enough and (before is None or before.bulk_line is None):
         found.append(_apart(labels, aim, reach))

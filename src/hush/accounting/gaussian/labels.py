@@ -28,6 +28,8 @@ _CUTS = np.append(np.arange(9.0, 40.0, 0.5), np.arange(40.0, 240.0, 5.0))
 """Widths beyond which bulk is cut off."""
 _FURTHEST = 120.0
 """Standard deviations at which huge may begin: deltas down to e^-7000.  Cells grow in number with it."""
+_LOWEST = 1024
+"""Half widths by which the end of bulk is lowered at most."""
 _LITTLE = 0.1
 """The share of what decides that is little."""
 
@@ -216,28 +218,31 @@ def choose_low(
     """
     points = bulk_points(epsilon + reach)
     top = epsilon + reach if direction == REMOVE else reach
-    # what loses little at most is bulk as a whole: a middle of it would have to be resolved on its own scale
-    little = [label.dropped and largest_loss(label) < _LITTLE * top for label in labels]
 
-    def with_bulk_below(lowering: int) -> list[Labels] | None:
-        changed = lowered(labels, epsilon, log_budget, lowering, top)
+    def with_bulk_below(these: Sequence[Labels], lowering: int) -> list[Labels] | None:
+        changed = lowered(these, epsilon, log_budget, lowering, top)
+        # what loses little at most is bulk as a whole: a middle of it would have to be resolved on its own scale
+        little = [label.dropped and largest_loss(label) < _LITTLE * top for label in these]
         result = changed
         if not all(little):
-            result = [old if whole else new for old, new, whole in zip(labels, changed, little, strict=True)]
+            result = [old if whole else new for old, new, whole in zip(these, changed, little, strict=True)]
         values = bulk_log_mgf(result, points)
         wanted = [(epsilon, log_budget), *also]
         return result if all(log_all_bulk(direction, at, points, values) < budget for at, budget in wanted) else None
 
-    few, many, best = 0, 8, with_bulk_below(8)
-    while best is None:
+    some = thinned_labels(labels)  # of many kinds some say how low
+    few, many = 0, 8
+    while with_bulk_below(some, many) is None:
         few, many = many, 2 * many
-        if many > 1024:
+        if many > _LOWEST:
             return None
-        best = with_bulk_below(many)
     while many - few > 1:
         middle = (few + many) // 2
-        tried = with_bulk_below(middle)
-        few, many, best = (few, middle, tried) if tried is not None else (middle, many, best)
+        few, many = (few, middle) if with_bulk_below(some, middle) is not None else (middle, many)
+    best = with_bulk_below(labels, many)
+    while best is None and many <= _LOWEST:
+        many += 1 + many // 8
+        best = with_bulk_below(labels, many)
     return best
 
 

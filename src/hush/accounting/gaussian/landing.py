@@ -22,7 +22,9 @@ from hush.accounting.gaussian.transform import Array, Step
 ROUGH = -9.0
 """log of the relative accuracy of a delta that is good enough to find the place."""
 ENOUGH = 2e-7
-_FAIRLY = 1e-3
+_ENOUGH_THERE = 0.9
+"""The share of what epsilon's width allows for that a curve may be off where it says epsilon is."""
+_FAIRLY = 3e-3
 """The relative width of an epsilon that says where to look."""
 _FINEST = -33.0
 """log of a relative accuracy beyond which rounding counts more than anything else."""
@@ -101,7 +103,7 @@ def _search(
         root = max(search(jump.log_delta, guess, target, (below, above)) if known else guess, _SMALLEST)
         slope = _slope(jump, root, sign, guess)
         width, width_there = _widths(jump, guess, root)
-        sharp_there = known and width_there <= 2 * width
+        sharp_there = known and width_there <= max(2 * width, _ENOUGH_THERE * narrow * slope)
         located = sharp_there or (known and width_there < 0.1 * slope)
         slope = slope if located else _slope(jump, guess, sign, guess)
         if known and not (is_below or is_above) and width > slope:  # any epsilon around may be it

@@ -43,15 +43,30 @@ def _log_sum(terms: Array) -> float:
     return top + float(np.log(np.exp(terms - top).sum()))
 
 
-def sufficient_spacing(grid: Grid, real_power: float, height: float, log_error: float) -> tuple[float, float]:
-    """The widest node spacing that a strip proves good to exp(log_error) up to |Im r| = height, and its b."""
-    best = (0.0, 0.0)
-    for shift in shifts(grid):
+def fine_enough(grid: Grid, real_power: float, height: float, log_error: float, scale: float) -> tuple[Grid, float]:
+    """The fewest nodes that a strip proves good to exp(log_error), over e^scale, up to |Im r| = height; and its sides.
+
+    Of strips that allow for the same spacing the narrowest, and at up to twice the nodes one whose sides add less than
+    that, or else the least.
+    """
+    strips = []
+    for shift in shifts(grid).tolist():
         size = _log_bound_along(grid, shift, real_power, height)
         polynomial = 0.5 * shift**2 + np.log(3 + 2 * (abs(real_power) + height))
-        needed = np.logaddexp(size, polynomial) + np.log(2) - log_error
-        best = max(best, (float(2 * np.pi * shift / max(float(needed), 1.0)), float(shift)))
-    return best
+        needed = np.logaddexp(size, polynomial) + np.log(2) - log_error - scale
+        strips.append((-min(2 * np.pi * shift / max(float(needed), 1.0), grid.spacing), shift))
+    strips.sort()
+    best, least = grid, np.inf
+    for spacing, shift in strips:
+        if spacing > 0.5 * strips[0][0] or spacing == 0:
+            break
+        fine = grid.refined(-spacing)
+        sides = end_sizes(fine, real_power, height, shift, scale)
+        if sides < least:
+            best, least = fine, sides
+        if least <= np.exp(log_error):
+            break
+    return best, least
 
 
 def _end_losses(grid: Grid) -> tuple[Array, Array, Array]:
@@ -65,15 +80,17 @@ def _end_losses(grid: Grid) -> tuple[Array, Array, Array]:
 def end_sizes(grid: Grid, real_power: float, height: float, shift: float, scale: float = 0.0) -> float:
     """What the two vertical sides of the strip of half-width `shift` may add to the quadrature error, over e^scale.
 
-    They are integrated against exp(-2 pi y/spacing), twice for each end; |g^r| grows by exp(height * arg g) at most.
+    They are integrated against exp(-2 pi y/spacing), twice for each end; |g^r| grows by exp(height * arg g) at most,
+    and |1 + r (g-1)| is bounded on all of a side: only the density grows there.
     """
     loss, density, share = _end_losses(grid)
     most = np.minimum(loss, _LARGE)  # beyond, each of the polynomial's terms grows by e^(loss - most) or less
     polynomial = 1 + (abs(real_power) + height) * (np.abs(np.expm1(most)) + 2 * share * np.exp(most))
-    log_sizes = np.logaddexp(real_power * loss, np.log(polynomial) + (loss - most)) + density
     damping = 2 * np.pi / grid.spacing
     sides = [_log_side(grid, share[k], real_power, height, shift, damping) for k in (0, 1)]
-    return float(2 * np.exp(np.minimum(np.logaddexp.reduce(log_sizes + sides) - scale, 700.0)))
+    plain = _log_side(grid, 0.0, 0.0, 0.0, shift, damping)
+    log_sizes = np.logaddexp(real_power * loss + sides, np.log(polynomial) + (loss - most) + plain) + density
+    return float(2 * np.exp(np.minimum(np.logaddexp.reduce(log_sizes) - scale, 700.0)))
 
 
 def log_missed(grid: Grid, powers: Array) -> Array:

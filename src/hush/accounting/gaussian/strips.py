@@ -66,8 +66,8 @@ class Fine:
     hit: Array
     """The posterior chance that x is a hit."""
     _moved: dict[float, tuple[Array, Array, Array]] = field(default_factory=dict, compare=False, repr=False)
-    unsure: dict[tuple[float, float], float] = field(default_factory=dict, compare=False, repr=False)
-    """log of how far sums for Re r along x + i shift may be off, where that has been asked."""
+    unsure: dict[tuple[float, float], list[float]] = field(default_factory=dict, compare=False, repr=False)
+    """log of bounds on how far sums for Re r along x + i shift may be off, as many as were asked for."""
 
     def moved(self, shift: float) -> tuple[Array, Array, Array]:
         """How log |g| changes from x to x + i shift, arg g there, and log of a bound on |W|: the same for every r."""
@@ -137,8 +137,9 @@ class Part:
         rising, falling, bells = np.zeros(x.shape), np.zeros(x.shape), np.full(x.shape, -np.inf)
         for edge in self.edges:
             turned, reach, y = abs(shift) / edge.width, near / edge.width, (x - edge.place) / edge.width
-            rising += ndtr(y + reach)
             falling += ndtr(reach - y)
+            if self.rises is not None:
+                rising += ndtr(y + reach)
             if turned > 0:  # far larger than any floating-point number where a window is narrow
                 bell = 0.5 * (turned**2 - np.maximum(np.abs(y) - reach, 0.0) ** 2) + (np.log(turned) - LOG_SQRT_2PI)
                 bells = np.logaddexp(bells, bell)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 from hush.accounting.contours.crossing import EPSILON_LIMIT, Curve, certified_root, is_narrow, mirrored, within
-from hush.accounting.contours.line import chernoff, log_peak
+from hush.accounting.contours.line import Line, chernoff, log_peak
+from hush.accounting.contours.thinning import thinned
 from hush.accounting.gaussian import contour, hits, jumps, landing
 from hush.accounting.gaussian.closed import gaussian_curve, single_curve
 from hush.accounting.gaussian.contour import ADD, REMOVE
@@ -38,6 +39,12 @@ _NUMBERS = -745.5
 """log of a number below the smallest that floating point has."""
 _ALMOST, _FINER = 1 + 1e-4, -36.0
 """Where an interval is nearly narrow enough, and log of what its line may neglect instead."""
+_NEARLY = 0.1
+"""The relative width of an epsilon of some steps with which the line of all may be sharp."""
+_BLUR, _ROUGHLY = 0.3, -9.0
+"""The share of a scale that hides nothing, and log of what a rough line may neglect."""
+_SELDOM = 0.3
+"""Hits below which a few equal jumps are a good guess."""
 _OFTEN = 4.0
 """A delta within e^-4 of the chance of a hit: then one jump may decide."""
 
@@ -69,6 +76,8 @@ def epsilon(composition: Composition, log_delta: float) -> tuple[float, float]:
     (low, high), curve = _epsilon(composition, REMOVE, log_delta)
     if (low, high) == (0.0, 0.0):
         return low, high  # delta(0) is the total variation, the same in both directions
+    if curve is not None and _is_mirrored_below(curve, high, log_delta):
+        return low, high
     other = _mirrored_epsilon(curve, high, log_delta) if curve is not None and high < _TINY else None
     if other is None:
         if _is_below(composition, ADD, high, log_delta):
@@ -78,12 +87,15 @@ def epsilon(composition: Composition, log_delta: float) -> tuple[float, float]:
 
 
 @_QUIETLY
+def _is_mirrored_below(curve: Curve, epsilon: float, target: float) -> bool:
+    """Whether delta(epsilon) <= target in the other direction is seen on this one's curve, which costs no integral."""
+    return epsilon < np.inf and bool(mirrored(curve)(np.array([epsilon]))[1][0] <= target)
+
+
+@_QUIETLY
 def _mirrored_epsilon(curve: Curve, epsilon: float, target: float) -> tuple[float, float] | None:
     """The other direction's epsilon from this one's curve, if that is narrow: near 0 one integral serves both."""
-    other = mirrored(curve)
-    if other(np.array([epsilon]))[1][0] <= target:
-        return 0.0, epsilon  # no larger than this one's
-    low, high = certified_root(other, epsilon, target)
+    low, high = certified_root(mirrored(curve), epsilon, target)
     return (low, high) if is_narrow(low, high) else None
 
 
@@ -104,9 +116,11 @@ def _composed(composition: Composition, epsilons: Array, shown: float) -> tuple[
     if not composition.steps:
         return lower, upper
     rivals = (epsilons > 0) & (chernoff_curve(composition, ADD, epsilons) > lower)  # at 0 both are the same
-    for curve in curves if np.any(rivals & (epsilons < _TINY)) else ():
+    for curve in curves:
+        if not rivals.any():
+            break
         low, high = mirrored(curve)(epsilons)
-        known = rivals & (high - low < landing.ENOUGH)
+        known = rivals & ((high - low < landing.ENOUGH) | (high <= lower))
         lower[known], upper[known] = np.maximum(lower[known], low[known]), np.maximum(upper[known], high[known])
         rivals &= ~known
     if rivals.any():
@@ -142,7 +156,7 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
     task = contour.problem(composition.steps, composition.gaussian, direction, target)
     points = np.geomspace(0.3, 300.0, 40) / epsilon
     bound = chernoff(task.log_mgf, epsilon, points)
-    if np.logaddexp(bound + 1e-6, task.log_dropped) <= target:
+    if np.logaddexp(bound + 1e-6, task.log_dropped) <= target or _blurred(composition, direction, epsilon) <= target:
         return True
     for tolerance in (landing.ROUGH, _SHARPEST) if epsilon < _TINY else (landing.ROUGH,):
         curve, _ = _curve_at(composition, direction, epsilon, False, tolerance, contour.is_complement(target))
@@ -150,6 +164,21 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
         if upper <= target or lower > target:
             break
     return upper <= target
+
+
+@_QUIETLY
+def _blurred(composition: Composition, direction: int, epsilon: float) -> float:
+    """An upper bound on log delta(epsilon), a few parts in a hundred too large, from a plain contour integral.
+
+    It is that of the same steps and a Gaussian release beside them, which can only tell more.  A Gaussian of a share of
+    the scale on which delta falls tells little, and with it the integrand decays soon, whatever near-atoms there are.
+    """
+    try:
+        task, c, _ = contour.solve_for_epsilon(composition.steps, composition.gaussian, direction, epsilon)
+        line = contour.line(replace(task, gaussian=task.gaussian + _BLUR**2 / (c * (c + 1))), c, _ROUGHLY)
+    except contour.TooWideError:
+        return 0.0
+    return 0.0 if line is None else float(line.log_delta(np.array([epsilon]))[1][0])
 
 
 @_QUIETLY
@@ -191,7 +220,11 @@ def _epsilon(composition: Composition, direction: int, target: float) -> tuple[t
         return (0.0, 0.0), None
     if direction == REMOVE and _log_surely_exceeded(composition) - 1e-9 > target:
         return (EPSILON_LIMIT, np.inf), None
-    (low, high), curve = _epsilon_by_line(composition, direction, target)
+    (low, high), curve = (0.0, np.inf), None
+    few = _thinned(composition)
+    many = len(few.steps) < len(composition.steps)
+    if not many or is_narrow(*_epsilon_by_line(few, direction, target)[0], _NEARLY):  # some of many kinds tell of all
+        (low, high), curve = _epsilon_by_line(composition, direction, target)
     if not is_narrow(low, high) and _is_hopeless(composition, direction, target):
         return (EPSILON_LIMIT, np.inf), None
     if not is_narrow(low, high) and composition.gaussian == 0:
@@ -216,22 +249,22 @@ def _guesses(composition: Composition, direction: int, target: float, known: tup
     if low > 0 and high < 1.5 * low:
         yield float(np.sqrt(low * high))
         return
-    hits = sum(step.count * step.rate for step in composition.steps)
+    steps, hits = _thinned(composition).steps, _hits(composition)
     often = direction == REMOVE and target > np.log(min(hits, 1.0)) - _OFTEN
-    if often and (guess := landing.one_jump_epsilon(composition.steps, target)) > _NOTHING:
+    if often and (guess := landing.one_jump_epsilon(steps, target)) > _NOTHING:
         yield guess
-    if hits < 0.3:
-        yield landing.few_jumps_epsilon(composition.steps, direction, target)
+    if hits < _SELDOM:
+        yield landing.few_jumps_epsilon(steps, direction, target)
     else:
         try:
-            task = contour.problem(composition.steps, composition.gaussian, direction, target + 14)
+            task = contour.problem(steps, composition.gaussian, direction, target + 14)
             guess = contour.saddle_for_delta(task, target)[1]
         except contour.TooWideError:
             guess = 0.0
         if 0 < guess < np.inf:
             yield guess
     # near 0 the saddle point knows nothing: start at a small part of what the steps reach
-    yield min(reach_below(composition.steps) / 30, high)
+    yield min(reach_below(steps) / 30, high)
     low, high = within(known, _lattice().epsilon(composition.pairs(direction), target, tolerance=0.03))
     if np.isfinite(high) and high > 0:
         yield float(np.sqrt(low * high)) if low > 0 else 0.5 * high
@@ -355,26 +388,53 @@ def _curve_at(
     complement: bool = False,
 ) -> tuple[Curve | None, float]:
     """A curve that is sharp at epsilon (and, for many points, far around it), and the spread of its tilted loss."""
-    try:
-        task, c, target = contour.solve_for_epsilon(
-            composition.steps, composition.gaussian, direction, epsilon, complement
-        )
-        target = contour.log_complement(min(target, -1e-300)) if complement else min(target, -0.7)
-        line = contour.line(task, c, -45.0) if many else contour.line(task, c)
-    except contour.TooWideError:
-        line, target = None, float(landing.sum_of_log_deltas(composition.steps, direction, np.array([epsilon]))[0])
-    at = np.array([epsilon])
-    width = np.inf if line is None else float(np.diff(np.ravel(line.log_delta(at)))[0])
+    few = _thinned(composition)
+    line, width, target, spread = _line_at(few, direction, epsilon, many, complement)
+    if len(few.steps) < len(composition.steps) and (many or width < _NEARLY):  # else some of many kinds tell of all
+        line, width, target, spread = _line_at(composition, direction, epsilon, many, complement)
+    elif len(few.steps) < len(composition.steps):
+        line, width = None, np.inf
     enough = landing.ENOUGH if log_tolerance >= jumps.LOG_TOLERANCE else float(np.exp(log_tolerance))
     if line is not None and (many or not width > enough):
-        return line.log_delta, float(np.sqrt(task.cumulants(c)[2]))
+        return line.log_delta, spread
     if composition.gaussian == 0 and not many:
         largest = _log_total_variation(composition, direction)
+        if _hits(few) < _SELDOM and not complement:
+            target = landing.few_jumps_log_delta(few.steps, direction, max(epsilon, _NOTHING))
         target = min(target, largest) if np.isfinite(target) else largest
         jump, jump_width = landing.sharpest(composition.steps, direction, epsilon, target, log_tolerance)
         if jump is not None and not jump_width > width:
             return jump.log_delta, 0.0
     return (None if line is None else line.log_delta), 0.0
+
+
+def _line_at(
+    composition: Composition, direction: int, epsilon: float, many: bool, complement: bool
+) -> tuple[Line | None, float, float, float]:
+    """The line of the saddle point at epsilon, its width there, about log delta, and the spread of the tilted loss."""
+    try:
+        task, c, target = contour.solve_for_epsilon(
+            composition.steps, composition.gaussian, direction, epsilon, complement
+        )
+        line = contour.line(task, c, -45.0) if many else contour.line(task, c)
+    except contour.TooWideError:
+        target = float(landing.sum_of_log_deltas(composition.steps, direction, np.array([epsilon]))[0])
+        return None, np.inf, target, 0.0
+    target = contour.log_complement(min(target, -1e-300)) if complement else min(target, -0.7)
+    if line is None:
+        return None, np.inf, target, 0.0
+    width = float(np.diff(np.ravel(line.log_delta(np.array([epsilon]))))[0])
+    return line, width, target, float(np.sqrt(task.cumulants(c)[2]))
+
+
+def _thinned(composition: Composition) -> Composition:
+    """Some of many kinds of steps, counted for all: for searches."""
+    return replace(composition, steps=tuple(thinned(composition.steps)))
+
+
+def _hits(composition: Composition) -> float:
+    """How often the record is drawn, on average."""
+    return sum(step.count * step.rate for step in composition.steps)
 
 
 def _lattice() -> ModuleType:
