@@ -12,6 +12,7 @@ import numpy as np
 from hush.accounting.gaussian.transform import Step
 
 GROUPS = 4
+_FEW = 3
 _GROWTH = 2.5  # of neighbouring groups
 Item = TypeVar("Item")
 
@@ -43,4 +44,4 @@ def standing(ordered: Sequence[Item], groups: int = GROUPS) -> list[tuple[Item, 
 
 def thinned(steps: Sequence[Step]) -> list[Step]:
     """Some of the steps, counted for all of them, and at least once."""
-    return [replace(step, count=max(step.count * share, 1.0)) for step, share in standing(steps, 2)]
+    return [replace(step, count=max(step.count * share, 1.0)) for step, share in standing(steps, _FEW)]

@@ -55,6 +55,8 @@ _LOG_SMALLEST = -20_000.0
 LOG_TOLERANCE = -19.0
 _MUCH_LARGER = 6.0
 """log of how much larger than the answer the integrand may be before it pays to split it."""
+_NEARLY = 4.0
+"""How much wider than wanted a curve with bulk may be before another is tried."""
 _NARROW = 0.2
 """How much narrower bulk ends where it has a line of its own: it can then end close to where huge begins."""
 
@@ -179,8 +181,8 @@ def jumps(
 
     for attempt in (parted, whole) if before is not None and is_split(before.labels) else (whole, parted):
         found.append(attempt())
-        if _narrowest(found, epsilon) < enough:
-            return found[-1]
+        if _narrowest(found, epsilon) < (_NEARLY * enough if attempt is parted else enough):
+            break
     cancelling = log_largest > budget - log_tolerance + _MUCH_LARGER
     if cancelling and _narrowest(found, epsilon) > 100 * enough and (before is None or before.bulk_line is None):
         found.append(_apart(labels, aim, reach))

@@ -43,6 +43,8 @@ _NEARLY = 0.1
 """The relative width of an epsilon of some steps with which the line of all may be sharp."""
 _BLUR, _ROUGHLY = 0.3, -9.0
 """The share of a scale that hides nothing, and log of what a rough line may neglect."""
+_ROUGH_LATTICE = 0.05
+"""The relative width of an epsilon that says where to look."""
 _SELDOM = 0.3
 """Hits below which a few equal jumps are a good guess."""
 _OFTEN = 4.0
@@ -249,23 +251,28 @@ def _guesses(composition: Composition, direction: int, target: float, known: tup
     if low > 0 and high < 1.5 * low:
         yield float(np.sqrt(low * high))
         return
-    steps, hits = _thinned(composition).steps, _hits(composition)
+    few, hits = _thinned(composition), _hits(composition)
     often = direction == REMOVE and target > np.log(min(hits, 1.0)) - _OFTEN
-    if often and (guess := landing.one_jump_epsilon(steps, target)) > _NOTHING:
+    if often and (guess := landing.one_jump_epsilon(few.steps, target)) > _NOTHING:
         yield guess
     if hits < _SELDOM:
-        yield landing.few_jumps_epsilon(steps, direction, target)
+        yield landing.few_jumps_epsilon(few.steps, direction, target)
+    elif len(few.steps) < len(composition.steps):
+        # a set-up takes as long as a rough lattice, which knows more than the saddle point does
+        below, above = _lattice().epsilon(few.pairs(direction), target, tolerance=_ROUGH_LATTICE)
+        if 0 < above < np.inf:
+            yield float(np.sqrt(max(below, 0.25 * above) * above))
     else:
         try:
-            task = contour.problem(steps, composition.gaussian, direction, target + 14)
+            task = contour.problem(few.steps, composition.gaussian, direction, target + 14)
             guess = contour.saddle_for_delta(task, target)[1]
         except contour.TooWideError:
             guess = 0.0
         if 0 < guess < np.inf:
             yield guess
     # near 0 the saddle point knows nothing: start at a small part of what the steps reach
-    yield min(reach_below(steps) / 30, high)
-    low, high = within(known, _lattice().epsilon(composition.pairs(direction), target, tolerance=0.03))
+    yield min(reach_below(few.steps) / 30, high)
+    low, high = within(known, _lattice().epsilon(composition.pairs(direction), target, tolerance=_ROUGH_LATTICE))
     if np.isfinite(high) and high > 0:
         yield float(np.sqrt(low * high)) if low > 0 else 0.5 * high
 
