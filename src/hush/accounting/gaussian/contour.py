@@ -217,7 +217,7 @@ def _evaluate(
         repeats = grid.step.count
         wanted = np.log(1e-12 / repeats) - 8
         scale = transform.log_scale(grid, real_power)
-        fine, sides = shifted.fine_enough(grid, real_power, height, wanted, scale)
+        fine, sides = shifted.fine_enough(grid, real_power, height, wanted, scale, _MOST_TERMS // count)
         if fine.size * count > _MOST_TERMS:
             return None
         excess = np.asarray(_cut_excess(fine, powers, scale, powers[1].imag), dtype=complex)

@@ -48,8 +48,8 @@ from hush.accounting.gaussian.labels import (
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Array, Step
 
 _MOST_NODES = 20_000
-_FEW_NODES, _SEVERAL = 1500, 8
-"""Up to so many, of so many kinds of steps, the integral without bulk is taken at once."""
+_FEW_NODES, _SEVERAL, _FEWEST_NODES = 1500, 8, 400
+"""Up to so many, of so many kinds of steps, or up to fewer of more, the integral without bulk is taken at once."""
 _LOG_SMALLEST = -20_000.0
 """No delta below this is asked for: groups ask for what is no floating-point number."""
 LOG_TOLERANCE = -19.0
@@ -171,7 +171,7 @@ def jumps(
             return found[0]
 
     def whole() -> Jumps | None:
-        few = int(_FEW_NODES * min(_SEVERAL / len(labels), 1.0))
+        few = min(_FEW_NODES, max(_FEW_NODES * _SEVERAL // len(labels), _FEWEST_NODES))
         return _set_up(labels, aim, line_through(labels, aim, few), reach)
 
     def parted() -> Jumps | None:

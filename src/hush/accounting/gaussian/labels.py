@@ -257,7 +257,7 @@ def lowered(
     total = sum(label.step.count for label in labels)
     widths = [narrow * _width(label.step, epsilon) for label in labels]
     firsts = [
-        min(loss_position(label.step, top), label.high.place - _APART * width)
+        min(loss_position(label.step, top), label.high.place - _APART * max(width, label.high.width))
         for label, width in zip(labels, widths, strict=True)
     ]
     levels = [

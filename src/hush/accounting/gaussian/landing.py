@@ -261,6 +261,6 @@ def _sharpened(
         target = min(0.5 * (lower + upper) if np.isfinite(lower) else unseen, least)
         if narrowest < max(ENOUGH if log_tolerance >= jumps.LOG_TOLERANCE else 0.0, 4 * np.exp(log_tolerance)):
             break
-        if narrowest < 0.1:  # so much is known of delta: no need for another rough look
-            tolerances = [one for one in tolerances if one < ROUGH]
+        if narrowest < 0.1:  # so much is known of delta: no need for another look as rough as that
+            tolerances = [one for one in tolerances if one < ROUGH and narrowest > 4 * np.exp(one)]
     return best, narrowest, target

@@ -43,11 +43,13 @@ def _log_sum(terms: Array) -> float:
     return top + float(np.log(np.exp(terms - top).sum()))
 
 
-def fine_enough(grid: Grid, real_power: float, height: float, log_error: float, scale: float) -> tuple[Grid, float]:
+def fine_enough(
+    grid: Grid, real_power: float, height: float, log_error: float, scale: float, most: int
+) -> tuple[Grid, float]:
     """The fewest nodes that a strip proves good to exp(log_error), over e^scale, up to |Im r| = height; and its sides.
 
-    Of strips that allow for the same spacing the narrowest, and at up to twice the nodes one whose sides add less than
-    that, or else the least.
+    Of strips that allow for the same spacing the narrowest, and at up to twice the nodes, but no more than `most`, one
+    whose sides add less than that, or else the least.
     """
     strips = []
     for shift in shifts(grid).tolist():
@@ -61,6 +63,8 @@ def fine_enough(grid: Grid, real_power: float, height: float, log_error: float, 
         if spacing > 0.5 * strips[0][0] or spacing == 0:
             break
         fine = grid.refined(-spacing)
+        if least < np.inf and fine.size > most:
+            break
         sides = end_sizes(fine, real_power, height, shift, scale)
         if sides < least:
             best, least = fine, sides

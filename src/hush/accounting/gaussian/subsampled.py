@@ -43,6 +43,8 @@ _NEARLY = 0.1
 """The relative width of an epsilon of some steps with which the line of all may be sharp."""
 _BLUR, _ROUGHLY = 0.3, -9.0
 """The share of a scale that hides nothing, and log of what a rough line may neglect."""
+_LATTICE_KNOWS = 1e-4
+"""Of log delta: what the lattice tells at best."""
 _ROUGH_LATTICE = 0.05
 """The relative width of an epsilon that says where to look."""
 _SELDOM = 0.3
@@ -369,7 +371,7 @@ def _log_delta(
         if not done[0] and ahead > 0:
             ahead = 0.0
             continue
-        if not done[0] and not many:
+        if not many and high[0] - low[0] > _LATTICE_KNOWS:
             rough = _lattice().log_delta(composition.pairs(direction), epsilons[waiting[:1]])
             low[0], high[0] = max(low[0], rough[0][0]), min(high[0], rough[1][0])
         if not done[0] and many:
