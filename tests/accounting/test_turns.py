@@ -11,7 +11,7 @@ import pytest
 from hush.accounting.contours import averaged
 from hush.accounting.contours.averaged import Wanted, averaged_line
 from hush.accounting.contours.smoothing import Kernel
-from hush.accounting.contours.turns import gathered
+from hush.accounting.contours.turns import crowd
 from hush.accounting.mixed.tilted import Side
 from hush.accounting.pairs.points import GaussianLaw, LaplaceLaw, Points
 from hush.accounting.tails.brackets import bracket
@@ -39,11 +39,14 @@ def log_size(law: Points, c: float, height: float) -> float:
 @pytest.mark.parametrize("spacing", [0.02, 0.7, 9.0])
 def test_fewer_points_never_make_a_transform_smaller(seed: int, c: float, spacing: float) -> None:
     law, nodes = some_law(seed, 400), 12
-    found = gathered(law, c, spacing * nodes)
-    assert found.points < 200 or spacing > 1
-    for node, bound in enumerate(found.log_sizes(spacing, nodes)):
+    found = crowd([some_law(9, 50), law], c, spacing * nodes)
+    assert found.size < 250 or spacing > 1
+    every = found.at(spacing, nodes)[1]
+    ((_, alone),) = found.near(spacing * np.arange(nodes), [np.zeros(nodes)])
+    assert alone == pytest.approx(every, abs=1e-10)
+    for node, bound in enumerate(every):
         exact = log_size(law, c, spacing * node)
-        assert exact - 1e-15 <= bound <= 0
+        assert exact - 1e-15 <= min(bound, alone[node]) <= 0
         assert c > 1 or 1 - math.exp(bound) >= 0.5 * (1 - math.exp(exact)) - 1e-12  # nor much larger
 
 
@@ -52,11 +55,30 @@ def test_fewer_points_never_make_a_transform_smaller(seed: int, c: float, spacin
 @pytest.mark.parametrize("spacing", [0.1, 2.0])
 def test_a_bound_with_a_reach_holds_between_nodes(points: int, c: float, spacing: float) -> None:
     law, nodes = some_law(5, points), 9
-    bounds = gathered(law, c, spacing * nodes).log_sizes(spacing, nodes, 0.5 * spacing)
+    ((bounds,),) = crowd([law], c, spacing * nodes).near(spacing * np.arange(nodes), [np.full(nodes, 0.5 * spacing)])
     for node, bound in enumerate(bounds):
         for part in (-0.5, -0.3, 0.2, 0.5):
             assert log_size(law, c, spacing * (node + part)) <= bound + 1e-12
     assert spacing > 1 or c > 1 or bounds.min() < -0.03  # nor is nothing said
+
+
+@pytest.mark.parametrize("c", [0.3, 3.0])
+def test_small_heights_are_known_within_a_part_of_themselves(c: float) -> None:
+    """There the transform turns by the square of the height: far less than a deviation times the reach."""
+    law, height = some_law(6, 300), np.array([1e-3])
+    ((bound,),) = crowd([law], c, 1.0).near(height, [0.04 * height])
+    exact = log_size(law, c, 1e-3)
+    assert log_size(law, c, 0.96e-3) <= bound[0] <= 0.8 * exact < 0
+
+
+@pytest.mark.parametrize("deviation", [1e-6, 0.1, 1e3])
+def test_stretches_of_heights_leave_no_gap(deviation: float) -> None:
+    for first, last in ((1.0, 1.01), (0.3, 40.0), (1e-3, 1e3)):
+        ends = averaged._heights(first, last, deviation)
+        assert ends[0] == first
+        assert ends[-1] == pytest.approx(last)
+        assert np.all(np.diff(ends) > 0)
+        assert ends.size < 1000
 
 
 def test_kernels_fall_from_every_height_on() -> None:
@@ -76,7 +98,7 @@ def test_the_paths_of_a_bracket_have_decayed_no_more_than_is_said(jumping: bool)
     assert paths.jumps is jumping
     c, spacing, nodes = 1.3, 0.2, 30
     values, errors, _ = paths.transform(c, spacing, nodes)
-    sizes = paths.sizes(c, spacing * nodes).at(spacing, nodes, 0.0)
+    sizes = paths.sizes(c, spacing * nodes).at(spacing, nodes)
     assert np.all(np.exp(sizes) >= np.abs(values) - errors)
     assert sizes[-1] < -20  # nor is nothing said
 

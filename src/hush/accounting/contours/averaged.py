@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,20 +15,24 @@ from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Array, Complex
 
 _FEW = 40  # nodes that aren't worth saving
 _LEAST = 8
-_SEEN = 48  # nodes that are looked at first
+_APART, _TURNED = 0.08, 0.4  # heights that are looked at: as parts of themselves, and turns of a deviation at most
+_LOOKS = 400  # heights at most
 _PART = 0.25  # of what may be left out, by such a look
 _AFFORDABLE = 8_000_000  # products of a node and a point that may be spent on leaving nodes out
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bounds on log |exp(Lambda(s) - Lambda(c))| at so many nodes of a spacing, and how many points each takes.
+    """Bounds on log |exp(Lambda(s) - Lambda(c))|, and what they take."""
 
-    Or, with a reach, at all heights within that of a node.
-    """
-
-    at: Callable[[float, int, float], Array]
+    near: Callable[[Array, Sequence[Array]], list[Array]]
+    """Within a reach of some heights, for some reaches."""
+    at: Callable[[float, int], Array]
+    """At so many nodes of a spacing."""
+    deviation: float
+    """About that of one step's loss, tilted."""
     points: int
+    """That a height takes."""
 
 
 class Measure(Protocol):
@@ -46,7 +50,7 @@ class Measure(Protocol):
         """Lambda at real orders."""
 
     def sizes(self, c: float, height: float) -> Sizes:
-        """Bounds at nodes up to that height, for less than the values cost."""
+        """Bounds at heights up to that, for less than the values cost."""
 
     def transform(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
         """exp(Lambda(s) - Lambda(c)) at s = c + i spacing j, bounds on its errors, and Lambda(c)."""
@@ -111,33 +115,43 @@ def _nodes(measure: Measure, c: float, kernel: Kernel, size: float, spacing: flo
     left = beyond
     while count > _FEW:
         sizes = measure.sizes(c, spacing * count)
-        stride = -(-count // _SEEN)
-        some, _ = _needed(sizes.at(stride * spacing, count // stride, 0.0), c, kernel, size, stride * spacing)
-        if some * stride > count // 2:
-            break  # no fewer will do, as a look at some of them tells
-        if sizes.points * count <= _AFFORDABLE:
-            count, between = _needed(sizes.at(spacing, count, 0.0), c, kernel, size, spacing)
-            return count, float(np.logaddexp(between, left))
-        looks = (_fewer(sizes, c, kernel, size, spacing, count, seen) for seen in (_SEEN, 8 * _SEEN))
-        fewer, between = next((look for look in looks if look[0] <= count // 2), (count, -math.inf))
-        if fewer == count:
-            break
-        count, left = fewer, float(np.logaddexp(left, between))
+        fewer, between, perhaps = _fewer(sizes, c, kernel, size, spacing, count)
+        if fewer <= count // 2:
+            count, left = fewer, float(np.logaddexp(left, between))
+            if perhaps > count // 2:
+                break  # no fewer will do, as the heights looked at tell by themselves
+            continue
+        if perhaps <= count // 2 and sizes.points * count <= _AFFORDABLE:
+            count, between = _needed(sizes.at(spacing, count), c, kernel, size, spacing)
+            left = float(np.logaddexp(left, between))
+        break
     return count, left
 
 
-def _fewer(
-    sizes: Sizes, c: float, kernel: Kernel, size: float, spacing: float, count: int, seen: int
-) -> tuple[int, float]:
-    """A number of nodes that leaves out little of so many, by bounds around some of them; and the log of it."""
-    stride = -(-count // seen)
-    apart = stride * spacing
-    logs = sizes.at(apart, count // stride + 2, 0.5 * apart * (1 + 1e-9))[1:]
-    lowest = np.asarray(apart * (np.arange(logs.size) + 0.5), dtype=np.float64)
-    terms = (stride + 1) * spacing * np.exp(logs) * kernel.most(c, lowest)
-    left_out = np.append(np.cumsum(terms[::-1])[::-1], 0.0) * (1 + 1e-9)
-    first = int(np.argmax(left_out < _PART * size))
-    return math.ceil(stride * (first + 0.5)), math.log(max(float(left_out[first]), 1e-300))
+def _fewer(sizes: Sizes, c: float, kernel: Kernel, size: float, spacing: float, count: int) -> tuple[int, float, int]:
+    """A number of nodes that leaves out little of so many, by bounds around some heights; and the log of it.
+
+    And how many they would be if what is true of these heights were true around them.
+    """
+    ends = _heights(_LEAST * spacing, count * spacing, sizes.deviation)
+    middles, reach = 0.5 * (ends[1:] + ends[:-1]), 0.5 * np.diff(ends) * (1 + 1e-9)
+    terms = (np.diff(ends) + spacing) * kernel.most(c, ends[:-1])
+    found = []
+    for logs in sizes.near(middles, (reach, np.zeros(reach.size))):
+        left_out = np.append(np.cumsum((terms * np.exp(logs))[::-1])[::-1], 0.0) * (1 + 1e-9)
+        first = int(np.argmax(left_out < _PART * size))
+        found.append((math.floor(ends[first] / spacing) + 1, math.log(max(float(left_out[first]), 1e-300))))
+    (enough, between), (perhaps, _) = found
+    return min(enough, count), between, perhaps
+
+
+def _heights(first: float, last: float, deviation: float) -> Array:
+    """Ends of stretches that are a small part of their height, and short enough for a law not to turn within them."""
+    longest = max(_TURNED / max(deviation, 1e-300), last / (0.5 * _LOOKS))
+    turning = min(max(longest / _APART, first), last)
+    growing = np.geomspace(first, turning, math.ceil(math.log(turning / first) / _APART) + 1)
+    even = np.linspace(turning, last, math.ceil((last - turning) / longest) + 1)
+    return np.append(growing, even[1:])
 
 
 def _needed(logs: Array, c: float, kernel: Kernel, size: float, spacing: float) -> tuple[int, float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hush.accounting.contours.averaged import Sizes
-from hush.accounting.contours.turns import gathered
+from hush.accounting.contours.turns import crowd
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Complex
 from hush.accounting.mixed.unbinned import Smooth
 from hush.accounting.pairs.losses import Array
@@ -99,13 +99,15 @@ class Side:
         return size * np.exp(1j * phase), errors, scale
 
     def sizes(self, c: float, height: float) -> Sizes:
-        """Bounds on log |transform| at nodes up to that height."""
-        parts = [(gathered(law, c, height), count) for law, count in self.laws]
-
-        def at(spacing: float, nodes: int, reach: float) -> Array:
-            return np.asarray(sum(count * part.log_sizes(spacing, nodes, reach) for part, count in parts))
-
-        return Sizes(at, sum(part.points for part, _ in parts))
+        """Bounds on log |transform| up to that height."""
+        known = crowd([law for law, _ in self.laws], c, height)
+        counts = np.array([count for _, count in self.laws], dtype=np.float64)
+        return Sizes(
+            lambda heights, reaches: [np.asarray(counts @ rows) for rows in known.near(heights, reaches)],
+            lambda spacing, nodes: np.asarray(counts @ known.at(spacing, nodes)),
+            known.deviation(counts),
+            known.size,
+        )
 
     @property
     def steps(self) -> int:

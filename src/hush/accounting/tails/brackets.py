@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from hush.accounting.contours.averaged import Sizes
 from hush.accounting.contours.line import log_peak
-from hush.accounting.contours.turns import gathered
+from hush.accounting.contours.turns import crowd
 from hush.accounting.gaussian.contour import log1p
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Complex
 from hush.accounting.pairs.losses import Array
@@ -145,19 +145,26 @@ class Bracket:
         return shape, doubt, scale + shift + first
 
     def sizes(self, c: float, height: float) -> Sizes:
-        """Bounds on log |transform| at nodes up to that height.
+        """Bounds on log |transform| up to that height.
 
         The transform is a sum over the first step that jumps, of products of its J, the (B + J)'s of the steps before
         it and the B's of those after it, all of them positive at c.  Each product has decayed by all factors but one.
         """
-        parts = [([gathered(law, c, height) for law in part.laws], part.count) for part in self.parts]
+        counts = np.array([part.count for part in self.parts], dtype=np.float64)
+        laws = [law for part in self.parts for law in part.laws]
+        each = np.cumsum([0] + [len(part.laws) for part in self.parts])[:-1]
+        known = crowd(laws, c, height)
 
-        def at(spacing: float, nodes: int, reach: float) -> Array:
-            logs = [np.max([law.log_sizes(spacing, nodes, reach) for law in laws], axis=0) for laws, _ in parts]
-            spared = np.min(logs, axis=0) if self.jumps else 0.0
-            return np.asarray(sum(count * log for log, (_, count) in zip(logs, parts, strict=True)) - spared)
+        def together(rows: Array) -> Array:
+            logs = np.maximum.reduceat(rows, each, axis=0)
+            return np.asarray(counts @ logs - (logs.min(axis=0) if self.jumps else 0.0))
 
-        return Sizes(at, sum(law.points for laws, _ in parts for law in laws))
+        return Sizes(
+            lambda heights, reaches: [together(rows) for rows in known.near(heights, reaches)],
+            lambda spacing, nodes: together(known.at(spacing, nodes)),
+            known.deviation(np.repeat(counts, np.diff(np.append(each, len(laws))))),
+            known.size,
+        )
 
     @property
     def steps(self) -> int:
