@@ -11,7 +11,7 @@ import pytest
 from hush.accounting.contours import averaged
 from hush.accounting.contours.averaged import Wanted, averaged_line
 from hush.accounting.contours.smoothing import Kernel
-from hush.accounting.contours.turns import crowd
+from hush.accounting.contours.turns import Crowd, gathered
 from hush.accounting.mixed.tilted import Side
 from hush.accounting.pairs.points import GaussianLaw, LaplaceLaw, Points
 from hush.accounting.tails.brackets import bracket
@@ -39,8 +39,8 @@ def log_size(law: Points, c: float, height: float) -> float:
 @pytest.mark.parametrize("spacing", [0.02, 0.7, 9.0])
 def test_fewer_points_never_make_a_transform_smaller(seed: int, c: float, spacing: float) -> None:
     law, nodes = some_law(seed, 400), 12
-    found = crowd([some_law(9, 50), law], c, spacing * nodes)
-    assert found.size < 250 or spacing > 1
+    found = gathered([some_law(9, 50), law], c, spacing * nodes)
+    assert found.points.size < 250 or spacing > 1
     every = found.at(spacing, nodes)[1]
     ((_, alone),) = found.near(spacing * np.arange(nodes), [np.zeros(nodes)])
     assert alone == pytest.approx(every, abs=1e-10)
@@ -55,7 +55,7 @@ def test_fewer_points_never_make_a_transform_smaller(seed: int, c: float, spacin
 @pytest.mark.parametrize("spacing", [0.1, 2.0])
 def test_a_bound_with_a_reach_holds_between_nodes(points: int, c: float, spacing: float) -> None:
     law, nodes = some_law(5, points), 9
-    ((bounds,),) = crowd([law], c, spacing * nodes).near(spacing * np.arange(nodes), [np.full(nodes, 0.5 * spacing)])
+    ((bounds,),) = gathered([law], c, spacing * nodes).near(spacing * np.arange(nodes), [np.full(nodes, 0.5 * spacing)])
     for node, bound in enumerate(bounds):
         for part in (-0.5, -0.3, 0.2, 0.5):
             assert log_size(law, c, spacing * (node + part)) <= bound + 1e-12
@@ -66,7 +66,7 @@ def test_a_bound_with_a_reach_holds_between_nodes(points: int, c: float, spacing
 def test_small_heights_are_known_within_a_part_of_themselves(c: float) -> None:
     """There the transform turns by the square of the height: far less than a deviation times the reach."""
     law, height = some_law(6, 300), np.array([1e-3])
-    ((bound,),) = crowd([law], c, 1.0).near(height, [0.04 * height])
+    ((bound,),) = gathered([law], c, 1.0).near(height, [0.04 * height])
     exact = log_size(law, c, 1e-3)
     assert log_size(law, c, 0.96e-3) <= bound[0] <= 0.8 * exact < 0
 
@@ -98,9 +98,28 @@ def test_the_paths_of_a_bracket_have_decayed_no_more_than_is_said(jumping: bool)
     assert paths.jumps is jumping
     c, spacing, nodes = 1.3, 0.2, 30
     values, errors, _ = paths.transform(c, spacing, nodes)
-    sizes = paths.sizes(c, spacing * nodes).at(spacing, nodes)
+    sizes = paths.crowd(c).seen(spacing * nodes).at(spacing, nodes)
     assert np.all(np.exp(sizes) >= np.abs(values) - errors)
     assert sizes[-1] < -20  # nor is nothing said
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_some_kinds_never_say_more_than_all_of_them(spare: bool) -> None:
+    kinds = tuple((some_law(seed, 60 + seed), some_law(seed + 1, 70)) for seed in range(9))
+    crowd = Crowd((*kinds, (GaussianLaw(0.3),), (LaplaceLaw(0.1),)), np.arange(1.0, 12.0), 0.7, spare)
+    heights = np.geomspace(0.01, 30.0, 50)
+    few, reach = crowd.some(30.0), 0.01 * heights
+    assert len(few.kinds) == 4
+    (some, _), (every, _) = (one.seen(30.0).near(heights, (reach, 0 * reach)) for one in (few, crowd))
+    assert np.all(some >= every - 1e-12)
+    assert some.min() < -10
+    counts = [count - (k == 0) * spare for k, count in enumerate(crowd.counts[:9])]  # the first is spared
+    for place in (0, 20, 49):
+        exact = sum(
+            count * max(log_size(law, 0.7, heights[place]) for law in laws)
+            for laws, count in zip(kinds, counts, strict=True)
+        )
+        assert exact <= some[place] + 1e-9
 
 
 def test_many_steps_take_few_nodes_and_say_the_same() -> None:

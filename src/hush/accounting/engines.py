@@ -40,6 +40,7 @@ _FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsil
 _NEXT_TO_ONE = -34.0  # log of 1 - delta: in floating point it is 1
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
 _DEEP_TAIL = -250.0  # and one where tails of projections have few digits left
+_DELTAS = 4  # times the tolerance: what is asked of log delta, which changes faster than epsilon
 _ENUMERABLE = 1000  # totals of all steps together
 
 
@@ -125,7 +126,7 @@ def log_delta(
             return lower, upper
     by_tails = heavy.fits(steps) and epsilons.size <= FEW
     lower, upper = (
-        heavy.log_delta(steps, epsilons, tolerance, rival)
+        heavy.log_delta(steps, epsilons, _DELTAS * tolerance, rival)
         if by_tails
         else scattered.log_delta(steps, epsilons, tolerance)
     )
@@ -135,7 +136,7 @@ def log_delta(
     if hidden or _settled(lower, upper, 12 * tolerance) or np.all(upper < deep):
         return lower, upper
     if heavy.serves(steps) and not heavy.fits(steps) and epsilons.size <= FEW:
-        low, high = heavy.log_delta(steps, epsilons, tolerance, rival)
+        low, high = heavy.log_delta(steps, epsilons, _DELTAS * tolerance, rival)
         lower, upper = np.maximum(lower, low), np.minimum(upper, high)
         if _settled(lower, upper, 12 * tolerance):
             return lower, upper

@@ -11,7 +11,8 @@ because the first order cancels within each cell.  And with m the mean and d the
     |d/dt E[e^{it(L-m)}]| = |E[(L-m) (e^{it(L-m)} - 1)]| <= min(d, t d^2),
 
 so that a bound at one height holds, with that more, for all heights nearby: while t d < 1, for all within a part of t.
-All kinds of steps are looked at together, their points in one row.
+All kinds of steps are looked at together, their points in one row; far out some of them are enough, since no factor of
+the transform exceeds 1.
 """
 
 from __future__ import annotations
@@ -26,72 +27,51 @@ from hush.accounting.gaussian.transform import UNIT_ROUNDOFF
 from hush.accounting.pairs.losses import Array
 from hush.accounting.pairs.points import GaussianLaw, Points, Scattered
 
+Places = NDArray[np.intp]
+
 _TURN = 1.5  # the length of a cell, in parts of 1/t where t is largest
 _PART = 0.2  # and of most of the law, so that the variance lost is a small part of all
 _TOGETHER = 1 << 19  # products of a height and a point at once
+FEW = 4  # kinds of steps that stand for all of them
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """Laws on the line Re s = c, those at points with fewer of them."""
+class Gathered:
+    """Laws at points on the line Re s = c, with fewer of them."""
 
-    laws: tuple[Scattered, ...]
-    c: float
-    rows: NDArray[np.intp]
-    """Which of them lie at points; the following is theirs."""
     points: Array
-    """Gathered losses, less the mean of their law, one law after the other."""
+    """Losses, less the mean of their law, one law after the other."""
     masses: Array
-    starts: NDArray[np.intp]
+    starts: Places
     deviations: Array
+    """Of the laws, tilted."""
     lost: Array
     """The variance lost; and what rounding adds at height 0, and with the height."""
     doubts: Array
     turning: Array
 
-    @property
-    def size(self) -> int:
-        """How many points a height takes."""
-        return self.points.size + sum(law.size for law in self.laws if not isinstance(law, Points))
-
-    def deviation(self, counts: Array) -> float:
-        """The root mean square deviation of so many steps of each law, of those at points."""
-        steps = counts[self.rows]
-        return float(np.sqrt(steps @ self.deviations**2 / max(float(steps.sum()), 1.0)))
-
     def near(self, heights: Array, reaches: Sequence[Array]) -> list[Array]:
         """Bounds on log |E[e^{sL}]/E[e^{cL}]| within a reach of some heights, for some reaches: a row for each law."""
-        sums = np.empty((heights.size, self.rows.size))
-        together = max(_TOGETHER // max(self.points.size, 1), 1)
-        for first in range(0, heights.size if self.rows.size else 0, together):
+        sums = np.empty((heights.size, self.starts.size))
+        together = max(_TOGETHER // self.points.size, 1)
+        for first in range(0, heights.size, together):
             turned = np.exp(np.multiply.outer(1j * heights[first : first + together], self.points))
             sums[first : first + together] = np.abs(np.add.reduceat(turned * self.masses, self.starts, axis=1))
-        known, bounds = sums.T + self._errors(heights), []
+        known, found = sums.T + self._errors(heights), []
         for reach in reaches:
-            found = np.zeros((len(self.laws), heights.size))
-            for k, law in enumerate(self.laws):
-                if isinstance(law, GaussianLaw):
-                    found[k] = -0.5 * law.squared * np.maximum(heights - reach, 0.0) ** 2 * (1 - 1e-12)
             most = np.minimum(self.deviations[:, None], np.multiply.outer(self.deviations**2, heights + reach))
-            found[self.rows] = np.log(np.clip(known + reach * most, 1e-300, 1.0))
-            bounds.append(found)
-        return bounds
+            found.append(np.log(np.clip(known + reach * most, 1e-300, 1.0)))
+        return found
 
     def at(self, spacing: float, count: int) -> Array:
         """The same at each of many nodes c + i spacing j, for less."""
-        found = np.empty((len(self.laws), count))
-        heights = np.asarray(spacing * np.arange(count), dtype=np.float64)
-        errors = dict(zip(self.rows.tolist(), self._errors(heights), strict=True))
-        ends = np.append(self.starts[1:], self.points.size).tolist()
-        parts = dict(zip(self.rows.tolist(), zip(self.starts.tolist(), ends, strict=True), strict=True))
-        for k, law in enumerate(self.laws):
-            one, tilt, own = law, self.c, np.zeros(count)
-            if k in parts:
-                few = slice(*parts[k])
-                one, tilt, own = Points(self.points[few], np.log(self.masses[few])), 0.0, errors[k]
-            values, rounded, _ = one.on_line(tilt, spacing, count)
-            found[k] = np.log(np.clip(np.abs(values) + rounded + own, 1e-300, 1.0))
-        return found
+        ends = np.append(self.starts[1:], self.points.size)
+        found = self._errors(np.asarray(spacing * np.arange(count), dtype=np.float64))
+        for row, first, last in zip(found, self.starts.tolist(), ends.tolist(), strict=True):
+            law = Points(self.points[first:last], np.log(self.masses[first:last]))
+            values, errors, _ = law.on_line(0.0, spacing, count)
+            row += np.abs(values) + errors
+        return np.log(np.clip(found, 1e-300, 1.0))
 
     def _errors(self, heights: Array) -> Array:
         """What gathering and rounding may have taken from the transforms."""
@@ -99,18 +79,12 @@ class Crowd:
         return np.asarray(rounded + 0.5 * np.multiply.outer(self.lost, heights**2))
 
 
-def crowd(laws: Sequence[Scattered], c: float, height: float) -> Crowd:
+def gathered(laws: Sequence[Points], c: float, height: float) -> Gathered:
     """For heights up to that, so that the transforms are about as large as they were."""
-    rows = np.array([k for k, law in enumerate(laws) if isinstance(law, Points)], dtype=np.intp)
-    at_points = [law for law in laws if isinstance(law, Points)]
-    if not at_points:
-        none = np.zeros(0)
-        return Crowd(tuple(laws), c, rows, none, none, rows, none, none, none, none)
-    sizes = np.array([law.losses.size for law in at_points])
+    sizes = np.array([law.losses.size for law in laws])
     begin = np.cumsum(sizes) - sizes
     kind = np.repeat(np.arange(sizes.size), sizes)
-    losses = np.concatenate([law.losses for law in at_points])
-    logs = np.concatenate([law.logs for law in at_points])
+    losses, logs = (np.concatenate(rows) for rows in zip(*((law.losses, law.logs) for law in laws), strict=True))
     order = np.lexsort((losses, kind))
     losses, logs = losses[order], logs[order]
 
@@ -139,16 +113,91 @@ def crowd(laws: Sequence[Scattered], c: float, height: float) -> Crowd:
     doubts = 2.0**-48 * (4 + totals(weights * (np.abs(c * losses) + np.abs(logs)))) + 4 * UNIT_ROUNDOFF * sizes
     turning = 2.0**-46 * totals(weights * np.abs(losses)) * (1 + sizes / 64)
     kept = masses > 0
-    starts = np.searchsorted(kind[cells][kept], np.arange(sizes.size))
-    return Crowd(
-        tuple(laws),
-        c,
-        rows,
-        means[kept],
-        masses[kept],
-        starts.astype(np.intp),
-        np.sqrt(squares) * (1 + 1e-6),
-        lost * (1 + 1e-9),
-        doubts,
-        turning,
-    )
+    starts = np.searchsorted(kind[cells][kept], np.arange(sizes.size)).astype(np.intp)
+    deviations = np.sqrt(squares) * (1 + 1e-6)
+    return Gathered(means[kept], masses[kept], starts, deviations, lost * (1 + 1e-9), doubts, turning)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Steps of several kinds on the line Re s = c, each kind with one law or with several of which the largest counts.
+
+    With one to spare: the transform has decayed by all steps' factors but one.
+    """
+
+    kinds: tuple[tuple[Scattered, ...], ...]
+    counts: Array
+    c: float
+    spare: bool = False
+
+    def some(self, height: float) -> Crowd:
+        """The few kinds that have most of the variance; the others' factors are at most 1."""
+        chosen = [k for k, laws in enumerate(self.kinds) if isinstance(laws[0], Points)]
+        if len(self.kinds) <= FEW or not chosen:
+            return self
+        firsts = [law for k in chosen if isinstance(law := self.kinds[k][0], Points)]
+        variances = self.counts[chosen] * gathered(firsts, self.c, height).deviations ** 2
+        kept = sorted(chosen[k] for k in np.argsort(-variances)[:FEW])
+        return Crowd(tuple(self.kinds[k] for k in kept), self.counts[kept], self.c, self.spare)
+
+    def seen(self, height: float) -> Look:
+        """At heights up to that."""
+        laws = [law for one in self.kinds for law in one]
+        at_points = [law for law in laws if isinstance(law, Points)]
+        return Look(self, tuple(laws), gathered(at_points, self.c, height) if at_points else None)
+
+
+@dataclass(frozen=True)
+class Look:
+    """Bounds on log |exp(Lambda(s) - Lambda(c))|, and what they take."""
+
+    crowd: Crowd
+    laws: tuple[Scattered, ...]
+    known: Gathered | None
+
+    @property
+    def points(self) -> int:
+        """That a height takes."""
+        others = sum(law.size for law in self.laws if not isinstance(law, Points))
+        return others + (self.known.points.size if self.known else 0)
+
+    @property
+    def deviation(self) -> float:
+        """About that of one step's loss, tilted: of the kinds at points, root mean square."""
+        if self.known is None:
+            return 0.0
+        steps = np.repeat(self.crowd.counts, [len(one) for one in self.crowd.kinds])[self._rows]
+        return float(np.sqrt(steps @ self.known.deviations**2 / steps.sum()))
+
+    @property
+    def _rows(self) -> Places:
+        return np.array([k for k, law in enumerate(self.laws) if isinstance(law, Points)], dtype=np.intp)
+
+    def near(self, heights: Array, reaches: Sequence[Array]) -> list[Array]:
+        """Within a reach of some heights, for some reaches."""
+        known = self.known.near(heights, reaches) if self.known else [np.zeros((0, heights.size)) for _ in reaches]
+        found = []
+        for reach, rows in zip(reaches, known, strict=True):
+            logs = np.zeros((len(self.laws), heights.size))
+            for k, law in enumerate(self.laws):
+                if isinstance(law, GaussianLaw):
+                    logs[k] = -0.5 * law.squared * np.maximum(heights - reach, 0.0) ** 2 * (1 - 1e-12)
+            logs[self._rows] = rows
+            found.append(self._together(logs))
+        return found
+
+    def at(self, spacing: float, count: int) -> Array:
+        """At so many nodes of a spacing."""
+        logs = np.zeros((len(self.laws), count))
+        for k, law in enumerate(self.laws):
+            if not isinstance(law, Points):
+                values, errors, _ = law.on_line(self.crowd.c, spacing, count)
+                logs[k] = np.log(np.clip(np.abs(values) + errors, 1e-300, 1.0))
+        if self.known:
+            logs[self._rows] = self.known.at(spacing, count)
+        return self._together(logs)
+
+    def _together(self, rows: Array) -> Array:
+        starts = np.cumsum([0, *(len(one) for one in self.crowd.kinds)])[:-1]
+        logs = np.maximum.reduceat(rows, starts, axis=0)
+        return np.asarray(self.crowd.counts @ logs - (logs.min(axis=0) if self.crowd.spare else 0.0))

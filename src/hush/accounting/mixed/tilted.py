@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hush.accounting.contours.averaged import Sizes
-from hush.accounting.contours.turns import crowd
+from hush.accounting.contours.turns import Crowd
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Complex
 from hush.accounting.mixed.unbinned import Smooth
 from hush.accounting.pairs.losses import Array
@@ -98,16 +97,8 @@ class Side:
         errors = np.exp(inflated) - size + size * (8 * UNIT_ROUNDOFF * (loose + unsure + len(self.laws)))
         return size * np.exp(1j * phase), errors, scale
 
-    def sizes(self, c: float, height: float) -> Sizes:
-        """Bounds on log |transform| up to that height."""
-        known = crowd([law for law, _ in self.laws], c, height)
-        counts = np.array([count for _, count in self.laws], dtype=np.float64)
-        return Sizes(
-            lambda heights, reaches: [np.asarray(counts @ rows) for rows in known.near(heights, reaches)],
-            lambda spacing, nodes: np.asarray(counts @ known.at(spacing, nodes)),
-            known.deviation(counts),
-            known.size,
-        )
+    def crowd(self, c: float) -> Crowd:
+        return Crowd(tuple((law,) for law, _ in self.laws), np.array([float(count) for _, count in self.laws]), c)
 
     @property
     def steps(self) -> int:

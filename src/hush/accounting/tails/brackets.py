@@ -20,9 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hush.accounting.contours.averaged import Sizes
 from hush.accounting.contours.line import log_peak
-from hush.accounting.contours.turns import crowd
+from hush.accounting.contours.turns import Crowd
 from hush.accounting.gaussian.contour import log1p
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Complex
 from hush.accounting.pairs.losses import Array
@@ -144,27 +143,14 @@ class Bracket:
         doubt += whole * (16 * UNIT_ROUNDOFF * (loose + unsure + 4 * len(self.parts)))
         return shape, doubt, scale + shift + first
 
-    def sizes(self, c: float, height: float) -> Sizes:
-        """Bounds on log |transform| up to that height.
+    def crowd(self, c: float) -> Crowd:
+        """The steps, for bounds on |transform|.
 
-        The transform is a sum over the first step that jumps, of products of its J, the (B + J)'s of the steps before
-        it and the B's of those after it, all of them positive at c.  Each product has decayed by all factors but one.
+        It is a sum over the first step that jumps, of products of its J, the (B + J)'s of the steps before it and the
+        B's of those after it, all of them positive at c.  Each product has decayed by all factors but one.
         """
-        counts = np.array([part.count for part in self.parts], dtype=np.float64)
-        laws = [law for part in self.parts for law in part.laws]
-        each = np.cumsum([0] + [len(part.laws) for part in self.parts])[:-1]
-        known = crowd(laws, c, height)
-
-        def together(rows: Array) -> Array:
-            logs = np.maximum.reduceat(rows, each, axis=0)
-            return np.asarray(counts @ logs - (logs.min(axis=0) if self.jumps else 0.0))
-
-        return Sizes(
-            lambda heights, reaches: [together(rows) for rows in known.near(heights, reaches)],
-            lambda spacing, nodes: together(known.at(spacing, nodes)),
-            known.deviation(np.repeat(counts, np.diff(np.append(each, len(laws))))),
-            known.size,
-        )
+        kinds = tuple(tuple(part.laws) for part in self.parts)
+        return Crowd(kinds, np.array([float(part.count) for part in self.parts]), c, spare=self.jumps)
 
     @property
     def steps(self) -> int:

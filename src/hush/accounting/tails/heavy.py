@@ -25,6 +25,7 @@ _GLANCE = 1e-3  # of log delta: as good as needed where only its size is asked f
 _DEEPEST = -300.0  # log delta: far below, tails are cut off (`projection`), and all that is shown is that it is small
 _VERY_MANY = 100_000  # steps
 _ORDERS = np.geomspace(0.3, 300.0, 30)  # over epsilon: where Chernoff's bound is tried
+_NARROWED = 0.8  # times what it was before: rounds that were worth it
 _COARSER, _BLUNT = (1, 4, 16), 0.3  # times as coarse, where bounds on log delta would be wider than that
 
 
@@ -182,14 +183,16 @@ def _looked_at(
         below, above, cost = two_sided(rough.survey.steps, rough, aim, min(0.3 * part * wanted, 0.1), left)
         left, seen = left - cost, what_was_seen(above, epsilon)
         low, high = (float(side(np.array([epsilon]))[0]) for side in (below, above))
-        gap = high - low
+        gap, before = high - low, narrowest
         if best is None or gap < narrowest:
             best, narrowest = partial(_both, below, above), gap
         if gap <= min(enough * wanted, 1.0) or left <= 0 or not math.isfinite(high) or high <= known:
             break
         if gap < 1:
-            log_delta, before, part = 0.5 * (low + high), part, _finer(part, 0.6 * wanted / gap, cost, left)
-            if part > 0.9 * before:
+            if gap > _NARROWED * before:
+                break  # bins are as many as there may be
+            log_delta, coarse, part = 0.5 * (low + high), part, _finer(part, 0.6 * wanted / gap, cost, left)
+            if part > 0.9 * coarse:
                 break
         elif high < log_delta - 2:
             log_delta = high - 2
