@@ -21,14 +21,14 @@ import numpy as np
 from hush.accounting.contours import crossing
 from hush.accounting.contours.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.contours.line import Line, alias_free_spacing, chernoff_points, log_peak
-from hush.accounting.contours.thinning import GROUPS, standing
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF
 from hush.accounting.mixed import unbinned
 from hush.accounting.mixed.binned import is_open
 from hush.accounting.mixed.scattered import TERMS, Steps, Task, averaged_curve
 from hush.accounting.mixed.tilted import Side, saddle
-from hush.accounting.pairs.losses import Array, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.pairs.losses import Array
 from hush.accounting.pairs.points import GaussianLaw
+from hush.accounting.pairs.standing import few_of
 
 _NEGLIGIBLE = -26.0  # log of what aliases and nodes left out may add, as a share
 _SPARE = 4.0  # and below what is asked for
@@ -80,7 +80,7 @@ class Curve:
 @np.errstate(all="ignore")
 def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta), where lines decay."""
-    task, few = Task.of(steps), Task.of(_thinned(steps))
+    task, few = Task.of(steps), Task.of(few_of(steps).counted)
     c, place = _aimed(few, None, log_delta)
     curve = _looked_at((few, task), c, place, log_delta, tolerance * c * place) if place < EPSILON_LIMIT else None
     return (0.0, math.inf) if curve is None else certified_root(curve, place, log_delta)
@@ -89,7 +89,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, fl
 @np.errstate(all="ignore")
 def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
     """Certified bounds on log delta at a few epsilons, where lines decay; else that it is at most 1."""
-    task, few = Task.of(steps), Task.of(_thinned(steps))
+    task, few = Task.of(steps), Task.of(few_of(steps).counted)
     lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
     for k, epsilon in enumerate(epsilons):
         size = min(few.rough(float(epsilon)), -1e-3)
@@ -106,28 +106,12 @@ def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, A
 @np.errstate(all="ignore")
 def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
     """Whether a blunt line shows that delta(epsilon) <= exp(log_delta)."""
-    c, size = _aimed(Task.of(_thinned(steps)), epsilon, min(log_delta, -1e-3))
+    c, size = _aimed(Task.of(few_of(steps).counted), epsilon, min(log_delta, -1e-3))
     if not size < log_delta - _CLEARLY:
         return False
     less, more = _sides(Task.of(steps), c, size)
     line = _line(less, c, epsilon, _BLUNT, most=_FEWER)
     return line is not None and bool(Curve(less, more, line)(np.array([epsilon]))[1][0] <= log_delta)
-
-
-def _thinned(steps: Steps) -> Steps:
-    """A few of many kinds that differ in their noise alone, to stand for all: where to look."""
-    alike: dict[tuple[type, type, float], list[tuple[Pair, int]]] = {}
-    found: list[tuple[Pair, int]] = []
-    for pair, count in steps:
-        sample = pair.pair if isinstance(pair, Reversed) else pair
-        if isinstance(sample, Poisson | Uniform) and isinstance(sample.inner, GaussianPair | LaplacePair):
-            alike.setdefault((type(sample), type(sample.inner), sample.rate), []).append((pair, count))
-        else:
-            found.append((pair, count))
-    for group in alike.values():
-        chosen = standing(sorted(group, key=lambda step: -unbinned.mu(step[0]))) if len(group) > 3 * GROUPS else ()
-        found += [(pair, max(round(count * share), 1)) for (pair, count), share in chosen] or group
-    return found if len(found) < len(steps) else steps
 
 
 def _aimed(task: Task, epsilon: float | None, size: float) -> tuple[float, float]:

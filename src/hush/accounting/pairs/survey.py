@@ -70,10 +70,12 @@ class Survey:
     """How many times as many points."""
     owed: float = 0.0
     """What rounding did to the steps before."""
+    shares: tuple[float, ...] = ()
+    """How many kinds each step stands for, if not for itself."""
 
     @cached_property
-    def total(self) -> int:
-        return sum(count for _, count in self.steps)
+    def total(self) -> float:
+        return float(self.counts.sum())
 
     @cached_property
     def doubt(self) -> float:
@@ -82,7 +84,7 @@ class Survey:
 
     @cached_property
     def counts(self) -> Array:
-        return np.array([count for _, count in self.steps], dtype=np.float64)
+        return np.array([count for _, count in self.steps], dtype=np.float64) * (self.shares or 1.0)
 
     @cached_property
     def nodes(self) -> Array:

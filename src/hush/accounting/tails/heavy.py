@@ -152,7 +152,7 @@ def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
 def chernoff_near(rough: Rough, epsilon: float, log_delta: float) -> Chernoff:
     """Upper bounds on log delta that cost little, good from an epsilon on where it is about that."""
     aim = aim_at(rough, epsilon, min(log_delta, 0.0))
-    _, more = sides(rough.survey.steps, bin_edges(rough, aim, 0.05))
+    _, more = sides(rough.steps, bin_edges(rough, aim, 0.05))
     return Chernoff.of(more, rough.orders, min(log_delta, 0.0))
 
 
@@ -180,7 +180,7 @@ def _looked_at(
     for _ in range(8):
         wanted = tolerance * max(1.0, -log_delta)
         aim = aim_at(rough, epsilon, min(log_delta, 0.0), seen)
-        below, above, cost = two_sided(rough.survey.steps, rough, aim, min(0.3 * part * wanted, 0.1), left)
+        below, above, cost = two_sided(rough.steps, rough, aim, min(0.3 * part * wanted, 0.1), left)
         left, seen = left - cost, what_was_seen(above, epsilon)
         low, high = (float(side(np.array([epsilon]))[0]) for side in (below, above))
         gap, before = high - low, narrowest
