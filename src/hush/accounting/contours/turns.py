@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF
 from hush.accounting.pairs.losses import Array
-from hush.accounting.pairs.points import GaussianLaw, Points, Scattered
+from hush.accounting.pairs.points import GaussianLaw, Points, Scattered, on_lines
 
 Places = NDArray[np.intp]
 
@@ -65,13 +65,11 @@ class Gathered:
 
     def at(self, spacing: float, count: int) -> Array:
         """The same at each of many nodes c + i spacing j, for less."""
-        ends = np.append(self.starts[1:], self.points.size)
-        found = self._errors(np.asarray(spacing * np.arange(count), dtype=np.float64))
-        for row, first, last in zip(found, self.starts.tolist(), ends.tolist(), strict=True):
-            law = Points(self.points[first:last], np.log(self.masses[first:last]))
-            values, errors, _ = law.on_line(0.0, spacing, count)
-            row += np.abs(values) + errors
-        return np.log(np.clip(found, 1e-300, 1.0))
+        each = (np.split(part, self.starts[1:]) for part in (self.points, np.log(self.masses)))
+        laws = [Points(points, logs) for points, logs in zip(*each, strict=True)]
+        values, errors, _ = on_lines(laws, 0.0, spacing, count)
+        known = self._errors(np.asarray(spacing * np.arange(count), dtype=np.float64)) + np.abs(values) + errors
+        return np.log(np.clip(known, 1e-300, 1.0))
 
     def _errors(self, heights: Array) -> Array:
         """What gathering and rounding may have taken from the transforms."""
