@@ -40,7 +40,7 @@ _FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsil
 _NEXT_TO_ONE = -34.0  # log of 1 - delta: in floating point it is 1
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
 _DEEP_TAIL = -250.0  # and one where tails of projections have few digits left
-_DELTAS = 4  # times the tolerance: what is asked of log delta, which changes faster than epsilon
+_DELTAS = 2  # times the tolerance: what is asked of log delta, which changes faster than epsilon
 _ENUMERABLE = 1000  # totals of all steps together
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -26,10 +26,11 @@ from hush.accounting.mixed import unbinned
 from hush.accounting.mixed.binned import is_open
 from hush.accounting.mixed.scattered import TERMS, Steps, Task, averaged_curve
 from hush.accounting.mixed.tilted import Side, saddle
-from hush.accounting.pairs.losses import Array
+from hush.accounting.pairs.losses import Array, Pair
 from hush.accounting.pairs.points import GaussianLaw
 from hush.accounting.pairs.standing import few_of
 
+_ROUNDED = 6  # digits of a log delta that say where to look
 _NEGLIGIBLE = -26.0  # log of what aliases and nodes left out may add, as a share
 _SPARE = 4.0  # and below what is asked for
 _SAME, _NEAR = 0.2, 6.0  # logs of tilts and of deltas: closer, a law serves as well
@@ -80,10 +81,21 @@ class Curve:
 @np.errstate(all="ignore")
 def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta), where lines decay."""
+    curve, place = _curve_for(tuple(steps), round(log_delta, _ROUNDED), tolerance)
+    return (0.0, math.inf) if curve is None else certified_root(curve, place, log_delta)
+
+
+@lru_cache(maxsize=4)
+def _curve_for(steps: tuple[tuple[Pair, int], ...], log_delta: float, tolerance: float) -> tuple[Curve | None, float]:
+    """A curve around where it has about such a delta, and that epsilon.
+
+    Kept for a while: beside promises that may fail two deltas are asked for, a rounding apart.
+    """
     task, few = Task.of(steps), Task.of(few_of(steps).counted)
     c, place = _aimed(few, None, log_delta)
-    curve = _looked_at((few, task), c, place, log_delta, tolerance * c * place) if place < EPSILON_LIMIT else None
-    return (0.0, math.inf) if curve is None else certified_root(curve, place, log_delta)
+    if not place < EPSILON_LIMIT:
+        return None, place
+    return _looked_at((few, task), c, place, log_delta, tolerance * c * place), place
 
 
 @np.errstate(all="ignore")

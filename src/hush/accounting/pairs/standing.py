@@ -35,7 +35,8 @@ def few_of(steps: Sequence[tuple[Pair, int]]) -> Few:
         sample = pair.pair if isinstance(pair, Reversed) else pair
         rate, inner = (sample.rate, sample.inner) if isinstance(sample, Poisson | Uniform) else (1.0, sample)
         key: tuple[object, ...] = (place,)
-        if isinstance(inner, GaussianPair | LaplacePair | ProjectedPair):
+        sampled = isinstance(sample, Poisson | Uniform) and isinstance(inner, GaussianPair | LaplacePair)
+        if sampled or isinstance(inner, ProjectedPair):
             projections = inner.projections if isinstance(inner, ProjectedPair) else 0
             key = (type(pair), type(sample), rate, type(inner), projections, count)
         alike.setdefault(key, []).append(place)

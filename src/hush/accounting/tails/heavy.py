@@ -176,7 +176,8 @@ def _looked_at(
 
     The rough look takes deep deltas for larger than they are: good to a part of that, lines say nothing.
     """
-    part, seen, best, narrowest = 2.5, Seen(), None, math.inf
+    part = 2.5 if len(rough.steps) < MANY else 0.9  # a second round of many kinds takes longer than a finer one
+    seen, best, narrowest = Seen(), None, math.inf
     for _ in range(8):
         wanted = tolerance * max(1.0, -log_delta)
         aim = aim_at(rough, epsilon, min(log_delta, 0.0), seen)
