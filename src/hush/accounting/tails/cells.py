@@ -43,7 +43,7 @@ _LONG = 50_000_000  # steps
 _FEW = 0.1  # large losses expected: with more of them they aren't one at a time
 _BENT = 40.0  # a second difference beyond which three values aren't on a parabola
 _STEEP = 400.0  # bins a bracket may have for that its line is steep
-_FINENESS = 4  # of the points: deep deltas have steep orders
+_FINEST, _FINE = 4, 36  # of the points, which deep deltas with their steep orders need; and of all kinds together
 MANY = 10  # kinds of steps that share a budget
 
 
@@ -224,7 +224,8 @@ def rough_look(steps: Steps) -> Rough:
 @lru_cache(maxsize=4)
 def _rough_look(steps: tuple[tuple[Pair, int], ...]) -> Rough:
     few = few_of(steps)
-    survey = Survey(few.steps, fineness=_FINENESS if len(steps) < MANY else 1, shares=few.shares)
+    fineness = min(max(_FINE // len(few.steps), 1), _FINEST)
+    survey = Survey(few.steps, fineness=fineness, shares=few.shares)
     nodes, masses, counts = survey.nodes, survey.masses, survey.counts
     whole = np.maximum(masses.sum(axis=1), 1e-300)
     centres = masses @ nodes / whole
