@@ -13,7 +13,7 @@ from hush.accounting.contours.averaged import Wanted, averaged_line
 from hush.accounting.contours.smoothing import Kernel
 from hush.accounting.contours.turns import Crowd, gathered
 from hush.accounting.mixed.tilted import Side
-from hush.accounting.pairs.points import GaussianLaw, LaplaceLaw, Points
+from hush.accounting.pairs.points import GaussianLaw, LaplaceLaw, Points, log_mgfs, on_lines
 from hush.accounting.tails.brackets import bracket
 
 
@@ -161,3 +161,21 @@ def test_nodes_left_out_by_looks_at_some_of_them_change_no_more_than_is_said(mon
     (low, high), (other_low, other_high) = found
     assert max(low, other_low) <= min(high, other_high)
     assert other_high - other_low < 1e-5
+
+
+def test_transforms_of_several_laws_at_once_are_each_their_own() -> None:
+    laws = [some_law(seed, points) for seed, points in enumerate((3, 400, 50, 60, 1, 390))]
+    c, spacing, nodes = 2.5, 0.3, 70
+    values, errors, scales = on_lines(laws, c, spacing, nodes)
+    orders = np.array([0.1, 2.5, 40.0])
+    for law, row, doubt, scale, logs in zip(laws, values, errors, scales, log_mgfs(laws, orders), strict=True):
+        assert logs == pytest.approx(law.log_mgf(orders), rel=1e-12)
+        assert scale == pytest.approx(logs[1], rel=1e-12)
+        with mpmath.workdps(40):
+            for node in (0, 1, 8, 37, 69):
+                s = mpmath.mpc(c, spacing * node)
+                exact = mpmath.fsum(
+                    mpmath.exp(mpmath.mpf(float(log)) + s * mpmath.mpf(float(loss)) - mpmath.mpf(float(scale)))
+                    for loss, log in zip(law.losses, law.logs, strict=True)
+                )
+                assert abs(complex(exact) - complex(row[node])) <= doubt[node] < 1e-9

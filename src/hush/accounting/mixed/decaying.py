@@ -32,11 +32,13 @@ from hush.accounting.pairs.standing import few_of
 
 _ROUNDED = 6  # digits of a log delta that say where to look
 _NEGLIGIBLE = -26.0  # log of what aliases and nodes left out may add, as a share
+_DIGITS, _FEWER_DIGITS = 29.0, 20.0  # logs of delta over what is cut off: large losses make lines long
 _SPARE = 4.0  # and below what is asked for
 _SAME, _NEAR = 0.2, 6.0  # logs of tilts and of deltas: closer, a law serves as well
 _ORDERS = np.geomspace(0.25, 4.0, 33)  # of Chernoff's bounds, as parts of the best
 _ALL = 1e-3  # logs: of what is infinite, and of all
-_LEAST, _FEWER, _MOST = 8, 1024, 4096  # nodes: where bins serve as well, fewer
+_LEAST, _FEWER, _MOST, _LONGEST = 8, 1024, 4096, 16384  # nodes: where bins serve as well, fewer
+_PRODUCTS = 4_000_000  # or of a node and a point no more than that
 _BLUNT = -5.0  # log of what may be left out where only the size of a delta is asked for
 _CLEARLY = 0.3  # logs of deltas that a saddle point tells apart
 
@@ -65,6 +67,11 @@ class Curve:
         high = np.where(epsilons - up >= self.more.top, -np.inf, np.logaddexp(high, added))
         high = np.logaddexp(high, np.logaddexp(self.more.log_hidden, leak))
         return low - less_margin, np.minimum(high + more_margin, 0.0)
+
+    def width(self, epsilon: float) -> float:
+        """How well log delta is known there."""
+        lower, upper = self(np.array([epsilon]))
+        return float(upper[0] - lower[0])
 
     @cached_property
     def _log_added(self) -> float:
@@ -143,18 +150,22 @@ def _aimed(task: Task, epsilon: float | None, size: float) -> tuple[float, float
 def _looked_at(tasks: tuple[Task, Task], c: float, epsilon: float, size: float, enough: float) -> Curve | None:
     """The curve of many kinds of steps, after a look at a few of them: None where these aren't known well enough."""
     few, task = tasks
-    height, most, curve = 0.0, _FEWER, None
-    for one in (few, task) if len(few.steps) < len(task.steps) else (task,):
-        less, more = _sides(one, c, size)
-        line = _line(less, c, epsilon, _NEGLIGIBLE, height, most)
-        if line is None:
-            return None
-        curve = Curve(less, more, line)
-        lower, upper = curve(np.array([epsilon]))
-        if not upper[0] - lower[0] < enough:
-            return None
-        height, most = float(line.nodes[-1].imag), 2 * _FEWER  # all of them may take a little more than the few
-    return curve
+    rougher = max(_NEGLIGIBLE, min(math.log(max(enough, 1e-300)), 0.0) - _SPARE)
+    for digits, negligible in ((_DIGITS, _NEGLIGIBLE), (_FEWER_DIGITS, _NEGLIGIBLE), (_FEWER_DIGITS, rougher)):
+        height, more_nodes, curve = 0.0, 1, None
+        for one in (few, task) if len(few.steps) < len(task.steps) else (task,):
+            less, more = _sides(one, c, size, digits)
+            # where bins serve as well, no more nodes than take a moment
+            most = more_nodes * max(_FEWER, min(_PRODUCTS // sum(law.size for law, _ in less.laws), _LONGEST))
+            line = _line(less, c, epsilon, negligible, height, most)
+            curve = Curve(less, more, line) if line is not None else None
+            if line is None or curve is None or not curve.width(epsilon) < enough:
+                curve = None
+                break
+            height, more_nodes = float(line.nodes[-1].imag), 2  # all of them may take a little more than the few
+        if curve is not None:
+            return curve
+    return None
 
 
 @np.errstate(all="ignore")
@@ -207,9 +218,9 @@ def _size(side: Side, c: float, epsilon: float) -> float:
     return min(value - c * epsilon - math.log(c * (c + 1)) - 0.5 * math.log(2 * math.pi * spread), -1e-3)
 
 
-def _sides(task: Task, tilt: float, log_delta: float) -> tuple[Side, Side]:
-    """Laws that reveal less and more: what they cut off is negligible."""
-    below, above = unbinned.enclosing_laws(task.open, tilt, log_delta)
+def _sides(task: Task, tilt: float, log_delta: float, digits: float = _FEWER_DIGITS) -> tuple[Side, Side]:
+    """Laws that reveal less and more: what they cut off is e^-digits of delta."""
+    below, above = unbinned.enclosing_laws(task.open, tilt, log_delta, digits)
     return Side((*task.whole, *below), above=False), Side((*task.whole, *above), above=True)
 
 

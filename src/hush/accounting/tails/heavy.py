@@ -76,6 +76,14 @@ def serves(steps: Steps) -> bool:
     )
 
 
+def knows(steps: Steps) -> bool:
+    """Whether every step is continuous or a finite sum, and some is continuous: then this engine may know more."""
+    inner = [_inner(pair) for pair, _ in steps]
+    samples = [isinstance(pair, Poisson | Uniform | Reversed) for pair, _ in steps]
+    some = any(isinstance(pair, LaplacePair) and cut for pair, cut in zip(inner, samples, strict=True))
+    return serves(steps) or (some and not any(isinstance(pair, Enclosed) for pair in inner))
+
+
 def _inner(pair: Pair) -> Pair:
     """The release without its sample."""
     base = pair.pair if isinstance(pair, Reversed) else pair
