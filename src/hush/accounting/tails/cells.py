@@ -160,6 +160,13 @@ class Rough:
         sums = np.full(self.ends.size, -np.inf)
         if filled.size:
             sums[filled] = np.logaddexp.reduceat(logs[: starts[-1]], starts[filled])
+        # a node stands for the losses around it, some of which may be above epsilon while it is not
+        near = int(np.searchsorted(nodes, epsilon - mean))
+        if 0 < near < nodes.size:
+            cell = min(int(np.searchsorted(self.ends, epsilon - mean)), self.ends.size - 1)
+            above = min(float(self.ends[cell]), float(nodes[near])) - (epsilon - mean)
+            part = max(above, 1e-300) / float(nodes[near] - nodes[near - 1])
+            sums[cell] = np.logaddexp(sums[cell], self._log_counted[begin + near] + math.log(part))
         return sums
 
     @cached_property
