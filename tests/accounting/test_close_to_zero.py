@@ -1,4 +1,4 @@
-"""Samples of other kinds close to delta(0), where epsilon hangs on the digits of delta: lines without bins, and tails."""
+"""Samples of other kinds close to delta(0), where epsilon hangs on the digits of delta."""
 
 from __future__ import annotations
 
