@@ -151,7 +151,7 @@ def _looked_at(tasks: tuple[Task, Task], c: float, epsilon: float, size: float, 
     """The curve of many kinds of steps, after a look at a few of them: None where these aren't known well enough."""
     few, task = tasks
     rougher = max(_NEGLIGIBLE, min(math.log(max(enough, 1e-300)), 0.0) - _SPARE)
-    for digits, negligible in ((_DIGITS, _NEGLIGIBLE), (_FEWER_DIGITS, _NEGLIGIBLE), (_FEWER_DIGITS, rougher)):
+    for digits, negligible in ((_DIGITS, _NEGLIGIBLE), (_FEWER_DIGITS, rougher)):
         height, more_nodes, curve = 0.0, 1, None
         for one in (few, task) if len(few.steps) < len(task.steps) else (task,):
             less, more = _sides(one, c, size, digits)

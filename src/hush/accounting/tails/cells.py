@@ -37,7 +37,7 @@ _SLACK = 1.0  # log of how far the line's bound may exceed the best
 _RARE = -22.0  # log of the share of delta that losses below the first bin may have
 _NEVER = -36.0  # and those above the last one, where floating-point numbers can tell
 _SHALLOW = -600.0  # log of such a delta
-_BINS = 25_000  # at most, of all kinds together
+_BINS = 36_000  # at most, of all kinds together
 _MOST_BINS = 100_000  # of one kind of step, whatever its losses are
 _LONG = 50_000_000  # steps
 _FEW = 0.1  # large losses expected: with more of them they aren't one at a time
@@ -165,8 +165,8 @@ class Rough:
         if 0 < near < nodes.size:
             cell = min(int(np.searchsorted(self.ends, epsilon - mean)), self.ends.size - 1)
             above = min(float(self.ends[cell]), float(nodes[near])) - (epsilon - mean)
-            part = max(above, 1e-300) / float(nodes[near] - nodes[near - 1])
-            sums[cell] = np.logaddexp(sums[cell], self._log_counted[begin + near] + math.log(part))
+            part = max(above, 1e-300) / float(nodes[near] - nodes[near - 1]) * -math.expm1(-0.5 * max(above, 1e-300))
+            sums[cell] = np.logaddexp(sums[cell], self._log_counted[begin + near] + math.log(max(part, 1e-300)))
         return sums
 
     @cached_property

@@ -103,7 +103,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
     if math.isfinite(nothing) and nothing < log_delta - 0.1:
         guess, idle = 0.0, True
     low, high, left, part = 0.0, math.inf, _TERMS, 8.0 if len(steps) < MANY else 0.9
-    asked, seen = tolerance, Seen()
+    asked, seen, width = tolerance, Seen(), math.inf
     for _ in range(8):
         tolerance = max(asked, min(_FINEST / max(guess, 1e-300), 0.1))
         # far beyond, what is there to be seen is far larger than delta
@@ -123,6 +123,9 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
         if high <= known:
             break
         if high < 1.02 * low:
+            if found[1] - found[0] > _NARROWED * width:
+                break  # bins are as many as there may be
+            width = found[1] - found[0]
             # errors are in proportion to what was allowed, if epsilon was where they were looked at
             middle, near = 0.5 * (low + high), abs(0.5 * (low + high) / guess - 1) < 0.01
             less = _finer(part, 0.6 * tolerance * high / (high - low), cost, left)
