@@ -193,7 +193,7 @@ class Rough:
         """Cells joined to as few brackets as a line each can see."""
         top = self.top(epsilon)
         single = np.nanmin(self._single[: top + 1] - self.orders * epsilon + self._peaks, axis=1).tolist()
-        most, many = max(single), len(self.steps) >= MANY  # kinds, whose lines cost much
+        most = max(single)
         found, first = [], 0
         while first <= top:
             last, sizes = first, single[first]
@@ -202,7 +202,7 @@ class Rough:
                 sizes = float(np.logaddexp(sizes, single[last + 1]))
                 bound, order = self.chernoff(first, last + 1, epsilon)
                 steepest = max(steepest, order)
-                if bound > max(sizes, most - 30) + (_SHARP if first > 0 or many else _SHARPEST) * (1 + many):
+                if bound > max(sizes, most - 30) + (_SHARP if first > 0 else _SHARPEST):
                     break
                 if first > 0 and self.ends[last + 1] > _WIDEST * self.ends[first - 1]:
                     break

@@ -19,7 +19,7 @@ from hush.accounting.pairs.projection import ProjectedPair
 from hush.accounting.tails.cells import MANY, Rough, Seen, Steps, aim_at, bin_edges, rough_look
 from hush.accounting.tails.sides import Chernoff, Curve, one_sided, sides, two_sided, what_was_seen
 
-_TERMS = 600_000_000  # products of a point and a node in one answer
+_TERMS = 1_000_000_000  # products of a point and a node in one answer
 _FINEST = 8e-13  # nothing narrower is asked for
 _GLANCE = 1e-3  # of log delta: as good as needed where only its size is asked for
 _DEEPEST = -300.0  # log delta: far below, tails are cut off (`projection`), and all that is shown is that it is small
