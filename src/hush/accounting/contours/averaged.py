@@ -16,7 +16,7 @@ from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Array, Complex
 _FEW = 40  # nodes that aren't worth saving
 _LEAST = 8
 _APART, _TURNED = 0.08, 0.4  # heights that are looked at: as parts of themselves, and turns of a deviation at most
-_LOOKS = 400  # heights at most
+_LOOKS = 160  # heights at most
 _PART = 0.25  # of what may be left out, by such a look
 _AFFORDABLE = 8_000_000  # products of a node and a point that may be spent on leaving nodes out
 
