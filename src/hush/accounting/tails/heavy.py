@@ -123,7 +123,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
         if high <= known:
             break
         if high < 1.02 * low:
-            if found[1] - found[0] > _NARROWED * width:
+            if len(steps) >= MANY and found[1] - found[0] > _NARROWED * width:
                 break  # bins are as many as there may be
             width = found[1] - found[0]
             # errors are in proportion to what was allowed, if epsilon was where they were looked at
