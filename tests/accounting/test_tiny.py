@@ -41,6 +41,6 @@ def test_the_smallest_delta_there_is_of_a_curve_with_leaks() -> None:
 def test_what_is_left_out_is_never_capped() -> None:
     """Atoms left out that weigh e^2000 of the rest are counted as that."""
     pair = (Laplace(1.0).poisson(0.1) * 2).parts()[0][0].pair()
-    less = enclosing_laws([(pair, 2)], 1.0, -10.0)[0][0][0]
+    less = enclosing_laws([(pair, 2)], 1.0, -10.0, 20.0)[0][0][0]
     more = replace(less, atoms=(*less.atoms, (2000.0, 0.0)))
     assert less.rise(more, 1.0) > 1999

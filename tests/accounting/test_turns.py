@@ -11,9 +11,9 @@ import pytest
 from hush.accounting.contours import averaged
 from hush.accounting.contours.averaged import Wanted, averaged_line
 from hush.accounting.contours.smoothing import Kernel
-from hush.accounting.contours.turns import gathered
+from hush.accounting.contours.turns import Crowd, gathered
 from hush.accounting.mixed.tilted import Side
-from hush.accounting.pairs.points import GaussianLaw, LaplaceLaw, Points
+from hush.accounting.pairs.points import GaussianLaw, LaplaceLaw, Points, log_mgfs, on_lines
 from hush.accounting.tails.brackets import bracket
 
 
@@ -39,11 +39,14 @@ def log_size(law: Points, c: float, height: float) -> float:
 @pytest.mark.parametrize("spacing", [0.02, 0.7, 9.0])
 def test_fewer_points_never_make_a_transform_smaller(seed: int, c: float, spacing: float) -> None:
     law, nodes = some_law(seed, 400), 12
-    found = gathered(law, c, spacing * nodes)
-    assert found.points < 200 or spacing > 1
-    for node, bound in enumerate(found.log_sizes(spacing, nodes)):
+    found = gathered([some_law(9, 50), law], c, spacing * nodes)
+    assert found.points.size < 250 or spacing > 1
+    every = found.at(spacing, nodes)[1]
+    ((_, alone),) = found.near(spacing * np.arange(nodes), [np.zeros(nodes)])
+    assert alone == pytest.approx(every, abs=1e-10)
+    for node, bound in enumerate(every):
         exact = log_size(law, c, spacing * node)
-        assert exact - 1e-15 <= bound <= 0
+        assert exact - 1e-15 <= min(bound, alone[node]) <= 0
         assert c > 1 or 1 - math.exp(bound) >= 0.5 * (1 - math.exp(exact)) - 1e-12  # nor much larger
 
 
@@ -52,11 +55,30 @@ def test_fewer_points_never_make_a_transform_smaller(seed: int, c: float, spacin
 @pytest.mark.parametrize("spacing", [0.1, 2.0])
 def test_a_bound_with_a_reach_holds_between_nodes(points: int, c: float, spacing: float) -> None:
     law, nodes = some_law(5, points), 9
-    bounds = gathered(law, c, spacing * nodes).log_sizes(spacing, nodes, 0.5 * spacing)
+    ((bounds,),) = gathered([law], c, spacing * nodes).near(spacing * np.arange(nodes), [np.full(nodes, 0.5 * spacing)])
     for node, bound in enumerate(bounds):
         for part in (-0.5, -0.3, 0.2, 0.5):
             assert log_size(law, c, spacing * (node + part)) <= bound + 1e-12
     assert spacing > 1 or c > 1 or bounds.min() < -0.03  # nor is nothing said
+
+
+@pytest.mark.parametrize("c", [0.3, 3.0])
+def test_small_heights_are_known_within_a_part_of_themselves(c: float) -> None:
+    """There the transform turns by the square of the height: far less than a deviation times the reach."""
+    law, height = some_law(6, 300), np.array([1e-3])
+    ((bound,),) = gathered([law], c, 1.0).near(height, [0.04 * height])
+    exact = log_size(law, c, 1e-3)
+    assert log_size(law, c, 0.96e-3) <= bound[0] <= 0.8 * exact < 0
+
+
+@pytest.mark.parametrize("deviation", [1e-6, 0.1, 1e3])
+def test_stretches_of_heights_leave_no_gap(deviation: float) -> None:
+    for first, last in ((1.0, 1.01), (0.3, 40.0), (1e-3, 1e3)):
+        ends = averaged._heights(first, last, deviation)
+        assert ends[0] == first
+        assert ends[-1] == pytest.approx(last)
+        assert np.all(np.diff(ends) > 0)
+        assert ends.size < 1000
 
 
 def test_kernels_fall_from_every_height_on() -> None:
@@ -76,9 +98,28 @@ def test_the_paths_of_a_bracket_have_decayed_no_more_than_is_said(jumping: bool)
     assert paths.jumps is jumping
     c, spacing, nodes = 1.3, 0.2, 30
     values, errors, _ = paths.transform(c, spacing, nodes)
-    sizes = paths.sizes(c, spacing * nodes).at(spacing, nodes, 0.0)
+    sizes = paths.crowd(c).seen(spacing * nodes).at(spacing, nodes)
     assert np.all(np.exp(sizes) >= np.abs(values) - errors)
     assert sizes[-1] < -20  # nor is nothing said
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_some_kinds_never_say_more_than_all_of_them(spare: bool) -> None:
+    kinds = tuple((some_law(seed, 60 + seed), some_law(seed + 1, 70)) for seed in range(9))
+    crowd = Crowd((*kinds, (GaussianLaw(0.3),), (LaplaceLaw(0.1),)), np.arange(1.0, 12.0), 0.7, spare)
+    heights = np.geomspace(0.01, 30.0, 50)
+    few, reach = crowd.some(30.0), 0.01 * heights
+    assert len(few.kinds) == 4
+    (some, _), (every, _) = (one.seen(30.0).near(heights, (reach, 0 * reach)) for one in (few, crowd))
+    assert np.all(some >= every - 1e-12)
+    assert some.min() < -10
+    counts = [count - (k == 0) * spare for k, count in enumerate(crowd.counts[:9])]  # the first is spared
+    for place in (0, 20, 49):
+        exact = sum(
+            count * max(log_size(law, 0.7, heights[place]) for law in laws)
+            for laws, count in zip(kinds, counts, strict=True)
+        )
+        assert exact <= some[place] + 1e-9
 
 
 def test_many_steps_take_few_nodes_and_say_the_same() -> None:
@@ -120,3 +161,21 @@ def test_nodes_left_out_by_looks_at_some_of_them_change_no_more_than_is_said(mon
     (low, high), (other_low, other_high) = found
     assert max(low, other_low) <= min(high, other_high)
     assert other_high - other_low < 1e-5
+
+
+def test_transforms_of_several_laws_at_once_are_each_their_own() -> None:
+    laws = [some_law(seed, points) for seed, points in enumerate((3, 400, 50, 60, 1, 390))]
+    c, spacing, nodes = 2.5, 0.3, 70
+    values, errors, scales = on_lines(laws, c, spacing, nodes)
+    orders = np.array([0.1, 2.5, 40.0])
+    for law, row, doubt, scale, logs in zip(laws, values, errors, scales, log_mgfs(laws, orders), strict=True):
+        assert logs == pytest.approx(law.log_mgf(orders), rel=1e-12)
+        assert scale == pytest.approx(logs[1], rel=1e-12)
+        with mpmath.workdps(40):
+            for node in (0, 1, 8, 37, 69):
+                s = mpmath.mpc(c, spacing * node)
+                exact = mpmath.fsum(
+                    mpmath.exp(mpmath.mpf(float(log)) + s * mpmath.mpf(float(loss)) - mpmath.mpf(float(scale)))
+                    for loss, log in zip(law.losses, law.logs, strict=True)
+                )
+                assert abs(complex(exact) - complex(row[node])) <= doubt[node] < 1e-9

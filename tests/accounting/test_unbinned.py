@@ -237,7 +237,7 @@ def test_the_least_of_lines_is_a_curve() -> None:
 def test_whatever_little_noise_there_is_the_masses_of_the_two_laws_enclose_one(mu: float) -> None:
     """C_p's negative losses begin at x = mu/2, where a Gaussian may have next to no mass."""
     less, more = (
-        law[0][0] for law in unbinned.enclosing_laws([(Uniform(GaussianPair(mu), 0.01), 10)], 0.5, math.log(1e-5))
+        law[0][0] for law in unbinned.enclosing_laws([(Uniform(GaussianPair(mu), 0.01), 10)], 0.5, math.log(1e-5), 20.0)
     )
     zero = np.zeros(1)
     assert less.usual.log_mgf(zero)[0] <= 1e-12

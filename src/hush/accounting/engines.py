@@ -35,7 +35,7 @@ Engine = Callable[[Steps, float, float], tuple[float, float]]
 
 NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 FEW = 4  # epsilons that may each have a look of their own
-_ENOUGH = 0.01  # the relative width of an interval that no other engine makes narrower
+_ENOUGH = 0.02  # the relative width of an interval that no other engine makes narrower
 _FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsilon
 _NEXT_TO_ONE = -34.0  # log of 1 - delta: in floating point it is 1
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of
@@ -56,7 +56,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
         # the other one next: deep, or with a tiny rate, one large loss may decide, and elsewhere many small ones
         contours = [by_tails, scattered.epsilon] if heavy.fits(steps) else [scattered.epsilon, by_tails]
         engines.insert(1 if lattice.shares_lattice(steps) else 0, contours[0])
-        if heavy.serves(steps) and not heavy.is_heavy(steps):
+        if heavy.knows(steps) and not heavy.is_heavy(steps):
             engines.insert(len(engines) - 1, contours[1])
     if len(steps) == 1 and steps[0][1] == 1:
         # between two pairs nothing knows more than their own curves
@@ -75,8 +75,8 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
     for engine in engines:
         found = engine(steps, log_delta, tolerance)
         low, high = max(low, found[0]), min(high, found[1])
-        # the lattice knows less of heavy tails, and all others less of deltas close to delta(0)
-        best = engine is replaced_few.epsilon or (engine is by_tails and heavy.is_heavy(steps))
+        # the lattice knows less of heavy tails and of many kinds, and bins less of deltas close to delta(0)
+        best = engine in (replaced_few.epsilon, decaying.epsilon) or (engine is by_tails and heavy.fits(steps))
         enough = max(1.1 * tolerance, _ENOUGH if best else 0.0)
         if low >= EPSILON_LIMIT or high <= known or high - low <= max(enough * high, _FINEST) < math.inf:
             break
@@ -134,7 +134,7 @@ def log_delta(
     deep = _DEEP_TAIL if by_tails or np.all(lower == -np.inf) else _LOWEST
     if hidden or _settled(lower, upper, 12 * tolerance) or np.all(upper < deep):
         return lower, upper
-    if heavy.serves(steps) and not heavy.fits(steps) and epsilons.size <= FEW:
+    if heavy.knows(steps) and not heavy.fits(steps) and epsilons.size <= FEW:
         low, high = heavy.log_delta(steps, epsilons, tolerance, rival)
         lower, upper = np.maximum(lower, low), np.minimum(upper, high)
         if _settled(lower, upper, 12 * tolerance):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,24 +10,15 @@ import numpy as np
 
 from hush.accounting.contours.line import Line, alias_free_spacing, chernoff_points
 from hush.accounting.contours.smoothing import Kernel
+from hush.accounting.contours.turns import Crowd, Look
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Array, Complex
 
 _FEW = 40  # nodes that aren't worth saving
 _LEAST = 8
-_SEEN = 48  # nodes that are looked at first
+_APART, _TURNED = 0.08, 0.4  # heights that are looked at: as parts of themselves, and turns of a deviation at most
+_LOOKS = 160  # heights at most
 _PART = 0.25  # of what may be left out, by such a look
 _AFFORDABLE = 8_000_000  # products of a node and a point that may be spent on leaving nodes out
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Bounds on log |exp(Lambda(s) - Lambda(c))| at so many nodes of a spacing, and how many points each takes.
-
-    Or, with a reach, at all heights within that of a node.
-    """
-
-    at: Callable[[float, int, float], Array]
-    points: int
 
 
 class Measure(Protocol):
@@ -45,8 +35,8 @@ class Measure(Protocol):
     def log_mgf(self, orders: Array) -> Array:
         """Lambda at real orders."""
 
-    def sizes(self, c: float, height: float) -> Sizes:
-        """Bounds at nodes up to that height, for less than the values cost."""
+    def crowd(self, c: float) -> Crowd:
+        """Its steps, as bounds on their transforms see them."""
 
     def transform(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
         """exp(Lambda(s) - Lambda(c)) at s = c + i spacing j, bounds on its errors, and Lambda(c)."""
@@ -109,35 +99,51 @@ def _nodes(measure: Measure, c: float, kernel: Kernel, size: float, spacing: flo
             break
         count = math.ceil(1.2 * count)
     left = beyond
-    while count > _FEW:
-        sizes = measure.sizes(c, spacing * count)
-        stride = -(-count // _SEEN)
-        some, _ = _needed(sizes.at(stride * spacing, count // stride, 0.0), c, kernel, size, stride * spacing)
-        if some * stride > count // 2:
-            break  # no fewer will do, as a look at some of them tells
-        if sizes.points * count <= _AFFORDABLE:
-            count, between = _needed(sizes.at(spacing, count, 0.0), c, kernel, size, spacing)
-            return count, float(np.logaddexp(between, left))
-        looks = (_fewer(sizes, c, kernel, size, spacing, count, seen) for seen in (_SEEN, 8 * _SEEN))
-        fewer, between = next((look for look in looks if look[0] <= count // 2), (count, -math.inf))
-        if fewer == count:
-            break
-        count, left = fewer, float(np.logaddexp(left, between))
+    for crowd in _crowds(measure.crowd(c), spacing * count) if count > _FEW else ():
+        look = crowd.seen(spacing * count)
+        count, between, perhaps = _fewer(look, c, kernel, size, spacing, count)
+        left = float(np.logaddexp(left, between))
+    if count > _FEW and perhaps <= count // 2 and look.points * count <= _AFFORDABLE:
+        # what is true of the heights looked at isn't known to be true around them
+        count, between = _needed(look.at(spacing, count), c, kernel, size, spacing)
+        left = float(np.logaddexp(left, between))
     return count, left
 
 
-def _fewer(
-    sizes: Sizes, c: float, kernel: Kernel, size: float, spacing: float, count: int, seen: int
-) -> tuple[int, float]:
-    """A number of nodes that leaves out little of so many, by bounds around some of them; and the log of it."""
-    stride = -(-count // seen)
-    apart = stride * spacing
-    logs = sizes.at(apart, count // stride + 2, 0.5 * apart * (1 + 1e-9))[1:]
-    lowest = np.asarray(apart * (np.arange(logs.size) + 0.5), dtype=np.float64)
-    terms = (stride + 1) * spacing * np.exp(logs) * kernel.most(c, lowest)
-    left_out = np.append(np.cumsum(terms[::-1])[::-1], 0.0) * (1 + 1e-9)
-    first = int(np.argmax(left_out < _PART * size))
-    return math.ceil(stride * (first + 0.5)), math.log(max(float(left_out[first]), 1e-300))
+def _crowds(crowd: Crowd, height: float) -> tuple[Crowd, ...]:
+    """A few kinds of steps first: what they see to be small far out need not be seen by all."""
+    some = crowd.some(height)
+    return (crowd,) if some is crowd else (some, crowd)
+
+
+def _fewer(look: Look, c: float, kernel: Kernel, size: float, spacing: float, count: int) -> tuple[int, float, int]:
+    """A number of nodes that leaves out little of so many, by bounds around some heights; and the log of it.
+
+    And how many they would be if what is true of these heights were true around them.
+    """
+    if count <= _LEAST:
+        return count, -math.inf, count
+    ends = _heights(_LEAST * spacing, count * spacing, look.deviation)
+    middles, reach = 0.5 * (ends[1:] + ends[:-1]), 0.5 * np.diff(ends) * (1 + 1e-9)
+    terms = (np.diff(ends) + spacing) * kernel.most(c, ends[:-1])
+    found = []
+    for logs in look.near(middles, (reach, np.zeros(reach.size))):
+        left_out = np.append(np.cumsum((terms * np.exp(logs))[::-1])[::-1], 0.0) * (1 + 1e-9)
+        first = int(np.argmax(left_out < _PART * size))
+        found.append((math.floor(ends[first] / spacing) + 1, float(left_out[first])))
+    (enough, between), (perhaps, _) = found
+    if enough >= count:
+        return count, -math.inf, perhaps
+    return enough, math.log(max(between, 1e-300)), perhaps
+
+
+def _heights(first: float, last: float, deviation: float) -> Array:
+    """Ends of stretches that are a small part of their height, and short enough for a law not to turn within them."""
+    longest = max(_TURNED / max(deviation, 1e-300), last / (0.5 * _LOOKS))
+    turning = min(max(longest / _APART, first), last)
+    growing = np.geomspace(first, turning, math.ceil(math.log(turning / first) / _APART) + 1)
+    even = np.linspace(turning, last, math.ceil((last - turning) / longest) + 1)
+    return np.append(growing, even[1:])
 
 
 def _needed(logs: Array, c: float, kernel: Kernel, size: float, spacing: float) -> tuple[int, float]:

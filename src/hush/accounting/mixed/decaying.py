@@ -14,28 +14,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from hush.accounting.contours import crossing
 from hush.accounting.contours.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.contours.line import Line, alias_free_spacing, chernoff_points, log_peak
-from hush.accounting.contours.thinning import GROUPS, standing
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF
 from hush.accounting.mixed import unbinned
 from hush.accounting.mixed.binned import is_open
 from hush.accounting.mixed.scattered import TERMS, Steps, Task, averaged_curve
 from hush.accounting.mixed.tilted import Side, saddle
-from hush.accounting.pairs.losses import Array, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.pairs.losses import Array, Pair
 from hush.accounting.pairs.points import GaussianLaw
+from hush.accounting.pairs.standing import few_of
 
+_ROUNDED = 6  # digits of a log delta that say where to look
 _NEGLIGIBLE = -26.0  # log of what aliases and nodes left out may add, as a share
+_DIGITS, _FEWER_DIGITS = 29.0, 20.0  # logs of delta over what is cut off: large losses make lines long
 _SPARE = 4.0  # and below what is asked for
 _SAME, _NEAR = 0.2, 6.0  # logs of tilts and of deltas: closer, a law serves as well
 _ORDERS = np.geomspace(0.25, 4.0, 33)  # of Chernoff's bounds, as parts of the best
 _ALL = 1e-3  # logs: of what is infinite, and of all
-_LEAST, _FEWER, _MOST = 8, 1024, 4096  # nodes: where bins serve as well, fewer
+_LEAST, _FEWER, _MOST, _LONGEST = 8, 1024, 4096, 16384  # nodes: where bins serve as well, fewer
+_PRODUCTS = 4_000_000  # or of a node and a point no more than that
 _BLUNT = -5.0  # log of what may be left out where only the size of a delta is asked for
 _CLEARLY = 0.3  # logs of deltas that a saddle point tells apart
 
@@ -65,6 +68,11 @@ class Curve:
         high = np.logaddexp(high, np.logaddexp(self.more.log_hidden, leak))
         return low - less_margin, np.minimum(high + more_margin, 0.0)
 
+    def width(self, epsilon: float) -> float:
+        """How well log delta is known there."""
+        lower, upper = self(np.array([epsilon]))
+        return float(upper[0] - lower[0])
+
     @cached_property
     def _log_added(self) -> float:
         """log of exp(Lambda_more - Lambda_less) - 1 at c."""
@@ -80,16 +88,27 @@ class Curve:
 @np.errstate(all="ignore")
 def epsilon(steps: Steps, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on the smallest epsilon >= 0 with delta(epsilon) <= exp(log_delta), where lines decay."""
-    task, few = Task.of(steps), Task.of(_thinned(steps))
-    c, place = _aimed(few, None, log_delta)
-    curve = _looked_at((few, task), c, place, log_delta, tolerance * c * place) if place < EPSILON_LIMIT else None
+    curve, place = _curve_for(tuple(steps), round(log_delta, _ROUNDED), tolerance)
     return (0.0, math.inf) if curve is None else certified_root(curve, place, log_delta)
+
+
+@lru_cache(maxsize=4)
+def _curve_for(steps: tuple[tuple[Pair, int], ...], log_delta: float, tolerance: float) -> tuple[Curve | None, float]:
+    """A curve around where it has about such a delta, and that epsilon.
+
+    Kept for a while: beside promises that may fail two deltas are asked for, a rounding apart.
+    """
+    task, few = Task.of(steps), Task.of(few_of(steps).counted)
+    c, place = _aimed(few, None, log_delta)
+    if not place < EPSILON_LIMIT:
+        return None, place
+    return _looked_at((few, task), c, place, log_delta, tolerance * c * place), place
 
 
 @np.errstate(all="ignore")
 def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
     """Certified bounds on log delta at a few epsilons, where lines decay; else that it is at most 1."""
-    task, few = Task.of(steps), Task.of(_thinned(steps))
+    task, few = Task.of(steps), Task.of(few_of(steps).counted)
     lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
     for k, epsilon in enumerate(epsilons):
         size = min(few.rough(float(epsilon)), -1e-3)
@@ -106,28 +125,12 @@ def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, A
 @np.errstate(all="ignore")
 def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
     """Whether a blunt line shows that delta(epsilon) <= exp(log_delta)."""
-    c, size = _aimed(Task.of(_thinned(steps)), epsilon, min(log_delta, -1e-3))
+    c, size = _aimed(Task.of(few_of(steps).counted), epsilon, min(log_delta, -1e-3))
     if not size < log_delta - _CLEARLY:
         return False
     less, more = _sides(Task.of(steps), c, size)
     line = _line(less, c, epsilon, _BLUNT, most=_FEWER)
     return line is not None and bool(Curve(less, more, line)(np.array([epsilon]))[1][0] <= log_delta)
-
-
-def _thinned(steps: Steps) -> Steps:
-    """A few of many kinds that differ in their noise alone, to stand for all: where to look."""
-    alike: dict[tuple[type, type, float], list[tuple[Pair, int]]] = {}
-    found: list[tuple[Pair, int]] = []
-    for pair, count in steps:
-        sample = pair.pair if isinstance(pair, Reversed) else pair
-        if isinstance(sample, Poisson | Uniform) and isinstance(sample.inner, GaussianPair | LaplacePair):
-            alike.setdefault((type(sample), type(sample.inner), sample.rate), []).append((pair, count))
-        else:
-            found.append((pair, count))
-    for group in alike.values():
-        chosen = standing(sorted(group, key=lambda step: -unbinned.mu(step[0]))) if len(group) > 3 * GROUPS else ()
-        found += [(pair, max(round(count * share), 1)) for (pair, count), share in chosen] or group
-    return found if len(found) < len(steps) else steps
 
 
 def _aimed(task: Task, epsilon: float | None, size: float) -> tuple[float, float]:
@@ -147,18 +150,22 @@ def _aimed(task: Task, epsilon: float | None, size: float) -> tuple[float, float
 def _looked_at(tasks: tuple[Task, Task], c: float, epsilon: float, size: float, enough: float) -> Curve | None:
     """The curve of many kinds of steps, after a look at a few of them: None where these aren't known well enough."""
     few, task = tasks
-    height, most, curve = 0.0, _FEWER, None
-    for one in (few, task) if len(few.steps) < len(task.steps) else (task,):
-        less, more = _sides(one, c, size)
-        line = _line(less, c, epsilon, _NEGLIGIBLE, height, most)
-        if line is None:
-            return None
-        curve = Curve(less, more, line)
-        lower, upper = curve(np.array([epsilon]))
-        if not upper[0] - lower[0] < enough:
-            return None
-        height, most = float(line.nodes[-1].imag), 2 * _FEWER  # all of them may take a little more than the few
-    return curve
+    rougher = max(_NEGLIGIBLE, min(math.log(max(enough, 1e-300)), 0.0) - _SPARE)
+    for digits, negligible in ((_DIGITS, _NEGLIGIBLE), (_FEWER_DIGITS, rougher)):
+        height, more_nodes, curve = 0.0, 1, None
+        for one in (few, task) if len(few.steps) < len(task.steps) else (task,):
+            less, more = _sides(one, c, size, digits)
+            # where bins serve as well, no more nodes than take a moment
+            most = more_nodes * max(_FEWER, min(_PRODUCTS // sum(law.size for law, _ in less.laws), _LONGEST))
+            line = _line(less, c, epsilon, negligible, height, most)
+            curve = Curve(less, more, line) if line is not None else None
+            if line is None or curve is None or not curve.width(epsilon) < enough:
+                curve = None
+                break
+            height, more_nodes = float(line.nodes[-1].imag), 2  # all of them may take a little more than the few
+        if curve is not None:
+            return curve
+    return None
 
 
 @np.errstate(all="ignore")
@@ -211,9 +218,9 @@ def _size(side: Side, c: float, epsilon: float) -> float:
     return min(value - c * epsilon - math.log(c * (c + 1)) - 0.5 * math.log(2 * math.pi * spread), -1e-3)
 
 
-def _sides(task: Task, tilt: float, log_delta: float) -> tuple[Side, Side]:
-    """Laws that reveal less and more: what they cut off is negligible."""
-    below, above = unbinned.enclosing_laws(task.open, tilt, log_delta)
+def _sides(task: Task, tilt: float, log_delta: float, digits: float = _FEWER_DIGITS) -> tuple[Side, Side]:
+    """Laws that reveal less and more: what they cut off is e^-digits of delta."""
+    below, above = unbinned.enclosing_laws(task.open, tilt, log_delta, digits)
     return Side((*task.whole, *below), above=False), Side((*task.whole, *above), above=True)
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hush.accounting.contours.averaged import Sizes
-from hush.accounting.contours.turns import gathered
+from hush.accounting.contours.turns import Crowd
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Complex
 from hush.accounting.mixed.unbinned import Smooth
 from hush.accounting.pairs.losses import Array
@@ -98,14 +97,8 @@ class Side:
         errors = np.exp(inflated) - size + size * (8 * UNIT_ROUNDOFF * (loose + unsure + len(self.laws)))
         return size * np.exp(1j * phase), errors, scale
 
-    def sizes(self, c: float, height: float) -> Sizes:
-        """Bounds on log |transform| at nodes up to that height."""
-        parts = [(gathered(law, c, height), count) for law, count in self.laws]
-
-        def at(spacing: float, nodes: int, reach: float) -> Array:
-            return np.asarray(sum(count * part.log_sizes(spacing, nodes, reach) for part, count in parts))
-
-        return Sizes(at, sum(part.points for part, _ in parts))
+    def crowd(self, c: float) -> Crowd:
+        return Crowd(tuple((law,) for law, _ in self.laws), np.array([float(count) for _, count in self.laws]), c)
 
     @property
     def steps(self) -> int:

@@ -156,10 +156,10 @@ def mu(pair: Pair) -> float:
 
 
 def enclosing_laws(
-    steps: Sequence[tuple[Pair, int]], tilt: float, log_delta: float
+    steps: Sequence[tuple[Pair, int]], tilt: float, log_delta: float, digits: float
 ) -> tuple[list[tuple[Smooth, int]], list[tuple[Smooth, int]]]:
-    """Laws that reveal less and more: what is left out is negligible beside such a delta, and tilted."""
-    every = math.log(sum(count for _, count in steps)) + 20
+    """Laws that reveal less and more: what is left out is e^-digits of such a delta, and of the tilted law."""
+    every = math.log(sum(count for _, count in steps)) + digits
     made = [(_laws(pair, tilt, log_delta - every, -every - 8), count) for pair, count in steps]
     return [(less, count) for (less, _), count in made], [(more, count) for (_, more), count in made]
 

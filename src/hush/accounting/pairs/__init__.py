@@ -6,5 +6,5 @@ doubts      how far computed masses may be off, and pairs that reveal more or le
 points      losses at points, and their transform; joined has fewer pairs with the same composition
 single      one release, by the tails of its loss
 bounded     close to a largest loss; hopeless, beyond every epsilon that is told
-survey      a rough picture of many steps' losses, which says where to look
+survey      a rough picture of many steps' losses, which says where to look; standing has a few of many kinds for it
 """

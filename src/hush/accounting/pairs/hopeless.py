@@ -21,14 +21,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from hush.accounting.contours.crossing import EPSILON_LIMIT
 from hush.accounting.lattices.laws import UNDERFLOW
-from hush.accounting.pairs.doubts import doubts
+from hush.accounting.pairs.doubts import Doubts, doubts
 from hush.accounting.pairs.glances import glance
-from hush.accounting.pairs.losses import Enclosed, GaussianPair, Pair
+from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.pairs.projection import ProjectedPair
+from hush.accounting.pairs.standing import few_of
 
 _PLACES = np.geomspace(1e-6, 3e4, 60)
 _SHARES = 1 / (1 + np.exp(-np.linspace(-4.0, 4.0, 33)))
@@ -55,10 +58,13 @@ def surely_beyond(steps: Sequence[tuple[Pair, int]], log_delta: float) -> bool:
     """Whether delta(1e4) > exp(log_delta) can be seen without composing anything."""
     if least_delta(steps) > math.exp(log_delta):
         return True
-    if any(glance(pair) is not pair for pair, _ in steps):
-        with_projections = [(glance(pair), count) for pair, count in steps]
-        if _seen(with_projections, EPSILON_LIMIT, doubted=False) <= log_delta - 1:
-            return False  # a glance costs less, and decides nothing else
+    # a glance at a few of them costs less, and decides nothing else
+    few = [(glance(pair), count) for pair, count in few_of(steps).counted]
+    if any(isinstance(_released(pair), ProjectedPair) for pair, _ in steps):
+        if _seen(few, EPSILON_LIMIT, doubted=False) <= log_delta - 1:
+            return False
+    elif len(few) < len(steps) and log_delta_above(few, EPSILON_LIMIT) <= log_delta - 1:
+        return False
     return log_delta_above(steps, EPSILON_LIMIT) > log_delta
 
 
@@ -85,10 +91,24 @@ def _log_one_is_enough(steps: Sequence[tuple[Pair, int]], epsilon: float) -> flo
 @np.errstate(all="ignore")
 def log_short_of_one(steps: Sequence[tuple[Pair, int]], epsilon: float) -> float:
     """log of an upper bound on 1 - delta, seen without composing anything; 0 where a glance says that it is large."""
-    rough = [(glance(pair), count) for pair, count in steps]
-    if any(seen is not pair for (seen, _), (pair, _) in zip(rough, steps, strict=True)):
-        return 0.0 if _log_affinity(rough, epsilon) > _SMALL else _log_affinity(steps, epsilon)
+    few = [(glance(pair), count) for pair, count in few_of(steps).counted]
+    if len(few) < len(steps) or any(isinstance(_released(pair), ProjectedPair) for pair, _ in steps):
+        return 0.0 if _log_affinity(few, epsilon) > _SMALL else _log_affinity(steps, epsilon)
     return _log_affinity(steps, epsilon)
+
+
+def _released(pair: Pair) -> Pair:
+    """What a sample is taken for."""
+    sample = pair.pair if isinstance(pair, Reversed) else pair
+    return sample.inner if isinstance(sample, Poisson | Uniform) else sample
+
+
+@lru_cache(maxsize=512)
+def _bins(only: tuple[Pair]) -> tuple[Array, Array, Doubts]:
+    """Masses of rough bins and how far they may be off: kept, since every glance looks at them."""
+    (pair,) = only
+    p, q = pair.masses(_EDGES)
+    return p, q, doubts(pair, p, q, _EDGES)
 
 
 def _log_affinity(steps: Sequence[tuple[Pair, int]], epsilon: float) -> float:
@@ -99,8 +119,7 @@ def _log_affinity(steps: Sequence[tuple[Pair, int]], epsilon: float) -> float:
         if isinstance(lower, GaussianPair):
             total -= count * _SHARES * (1 - _SHARES) * lower.mu**2 / 2 * (1 - 1e-12)
             continue
-        p, q = lower.masses(_EDGES)
-        unsure = doubts(lower, p, q, _EDGES)
+        p, q, unsure = _bins((lower,))
         p, q = ((m + own) * (1 + unsure.common) for m, own in ((p, unsure.own_p), (q, unsure.own_q)))
         logs = [np.log(np.maximum(masses, UNDERFLOW))[:, None] for masses in (p, q)]
         total += count * (np.log(np.exp((1 - _SHARES) * logs[0] + _SHARES * logs[1]).sum(axis=0)) + 1e-12)
@@ -115,9 +134,9 @@ def _seen(steps: Sequence[tuple[Pair, int]], epsilon: float, doubted: bool) -> f
         if isinstance(lower, GaussianPair):
             mean, variance = mean + count * lower.mu**2 / 2, variance + count * lower.mu**2
             continue
-        p, q = lower.masses(_EDGES)
-        p, q = doubts(lower, p, q, _EDGES).less(p, q) if doubted else (p, q)
-        p[-1] = max(0.0, p[-1] - lower.infinite)  # what has no loss is left out
+        p, q, unsure = _bins((lower,))
+        p, q = unsure.less(p, q) if doubted else (p, q)
+        p = np.append(p[:-1], max(0.0, p[-1] - lower.infinite))  # what has no loss is left out
         known = (p > 0) & (q > UNDERFLOW)
         p, losses = p[known], np.log(p[known]) - np.log(q[known])
         kept = float(p.sum())

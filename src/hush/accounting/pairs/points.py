@@ -33,6 +33,8 @@ from hush.accounting.pairs.losses import (
 )
 
 _BLOCK = 64  # nodes in a row, at most
+_TOGETHER = 1 << 16  # products of a node of a row and a point, for several laws at once
+_NOTHING = -1e6  # log of the mass of a point that isn't there
 LOOSE = 2e-13  # of a largest loss: what sampling it loses, at rates from 1e-300 on
 
 
@@ -125,39 +127,85 @@ class Points:
         return peaks + np.log(totals), mean, np.maximum(square - mean * mean, 0.0)
 
     def on_line(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, float]:
-        """1 and the sum of w (e^{i t l} - 1), weights w = p e^{cl - scale}: near-atoms at 0 keep their digits.
+        values, errors, scales = on_lines([self], c, spacing, count)
+        return values[0], errors[0], float(scales[0])
 
-        With a and b such differences at whole rows of nodes and at the rest, e^{i t l} - 1 = a + b + ab.  Rounding,
-        with S the sum of w min(2, t |l|): of the scale 2 u of each number in an exponent and 64 u; of a weight 2 u of
-        those, 3 u |t l| of each turn and 8 u of S each time the turns were doubled, and of the sums, of K products in
-        n/K blocks, 2 (3 K + n/K) u and 96 u, of S.
-        """
-        exponents = c * self.losses + self.logs
-        scale = float(self.log_mgf(np.array([c]))[0])
-        weights = np.exp(exponents - scale)
-        step = spacing * self.losses
-        block = min(math.isqrt(count) + 1, _BLOCK)
-        turns = _turns(block, step)
-        rows = -(-count // block)
-        leaps = _turns(rows, block * step) * weights
-        points = self.losses.size
-        width = max(min(16, points), math.isqrt(points))
-        # a and b alone are two more columns of the first product
-        total = np.column_stack([leaps[:, :width], leaps.sum(axis=1), np.ones(rows)]) @ np.vstack(
-            [turns[:, :width].T, np.ones(block), (turns * weights).sum(axis=1)]
-        )
-        for first in range(width, points, width):
-            total += leaps[:, first : first + width] @ turns[:, first : first + width].T
-        size = np.abs(c * self.losses) + np.abs(self.logs) + abs(scale)
-        constant = float(weights @ (64 + 2 * size))
-        turning = float(weights @ np.abs(self.losses))
-        reach = block * spacing * np.arange(1, rows + 1)
-        swing = np.minimum(np.multiply.outer(reach, np.abs(self.losses)), 2.0)
-        doubled = 8 * (block.bit_length() + rows.bit_length())
-        summed = swing @ (weights * (2 * (3 * width + points / width) + 104 + doubled + 2 * size))
-        errors = (constant + summed)[:, None] + 6 * turning * spacing * np.arange(block * rows).reshape(rows, block)
-        total += 1
-        return total.ravel()[:count], UNIT_ROUNDOFF * errors.ravel()[:count], scale
+
+def log_mgfs(laws: Sequence[Points], orders: Array) -> Array:
+    """log E_P[e^{sL}; L finite] of several laws at real s, a row each: their points are in one row."""
+    sizes = [law.size for law in laws]
+    starts = np.cumsum([0, *sizes[:-1]])
+    losses, logs = (np.concatenate(rows) for rows in zip(*((law.losses, law.logs) for law in laws), strict=True))
+    exponents = np.multiply.outer(orders, losses) + logs
+    peaks = np.maximum.reduceat(exponents, starts, axis=1)
+    sums = np.add.reduceat(np.exp(exponents - np.repeat(peaks, sizes, axis=1)), starts, axis=1)
+    return np.asarray((peaks + np.log(sums)).T)
+
+
+def on_lines(laws: Sequence[Points], c: float, spacing: float, count: int) -> tuple[Complex, Array, Array]:
+    """The transforms of several laws on a line, a row each: those of about as many points are computed together."""
+    values, errors = np.empty((len(laws), count), dtype=np.complex128), np.empty((len(laws), count))
+    scales = np.empty(len(laws))
+    order = sorted(range(len(laws)), key=lambda k: laws[k].size)
+    while order:
+        points = laws[order[-1]].size
+        together = max(_TOGETHER // (points * min(count, _BLOCK)), 1)
+        together = min(together, sum(2 * laws[k].size > points for k in order))
+        few, order = order[-together:], order[:-together]
+        losses, logs = np.zeros((together, points)), np.full((together, points), _NOTHING)
+        for row, k in enumerate(few):
+            losses[row, : laws[k].size], logs[row, : laws[k].size] = laws[k].losses, laws[k].logs
+        values[few], errors[few], scales[few] = _on_line(losses, logs, c, spacing, count)
+    return values, errors, scales
+
+
+def _on_line(losses: Array, logs: Array, c: float, spacing: float, count: int) -> tuple[Complex, Array, Array]:
+    """1 and the sum of w (e^{i t l} - 1), weights w = p e^{cl - scale}: near-atoms at 0 keep their digits.
+
+    With a and b such differences at whole rows of nodes and at the rest, e^{i t l} - 1 = a + b + ab.  Rounding,
+    with S the sum of w min(2, t |l|): of the scale 2 u of each number in an exponent and 64 u; of a weight 2 u of
+    those, 3 u |t l| of each turn and 8 u of S each time the turns were doubled, and of the sums, of K products in
+    n/K blocks, 2 (3 K + n/K) u and 96 u, of S.
+    """
+    exponents = c * losses + logs
+    peaks = exponents.max(axis=1, keepdims=True)
+    scales = peaks + np.log(np.exp(exponents - peaks).sum(axis=1, keepdims=True))
+    weights = np.exp(exponents - scales)
+    step = spacing * losses
+    block = min(math.isqrt(count) + 1, _BLOCK)
+    turns = _turns(block, step)
+    rows = -(-count // block)
+    leaps = _turns(rows, block * step) * weights[:, None, :]
+    kinds, points = losses.shape
+    width = max(min(16, points), math.isqrt(points))
+    # a and b alone are two more columns of the first product
+    total = np.concatenate(
+        [leaps[:, :, :width], leaps.sum(axis=2, keepdims=True), np.ones((kinds, rows, 1))], axis=2
+    ) @ np.concatenate(
+        [
+            turns[:, :, :width].transpose(0, 2, 1),
+            np.ones((kinds, 1, block)),
+            (turns * weights[:, None, :]).sum(axis=2)[:, None, :],
+        ],
+        axis=1,
+    )
+    for first in range(width, points, width):
+        total += leaps[:, :, first : first + width] @ turns[:, :, first : first + width].transpose(0, 2, 1)
+    size = np.abs(c * losses) + np.abs(logs) + np.abs(scales)
+    constant = (weights * (64 + 2 * size)).sum(axis=1)
+    turning = (weights * np.abs(losses)).sum(axis=1)
+    reach = block * spacing * np.arange(1, rows + 1)
+    swing = np.minimum(reach[:, None] * np.abs(losses)[:, None, :], 2.0)
+    doubled = 8 * (block.bit_length() + rows.bit_length())
+    summed = (swing @ (weights * (2 * (3 * width + points / width) + 104 + doubled + 2 * size))[:, :, None])[:, :, 0]
+    heights = spacing * np.arange(block * rows).reshape(rows, block)
+    errors = (constant[:, None] + summed)[:, :, None] + 6 * turning[:, None, None] * heights
+    total += 1
+    return (
+        total.reshape(kinds, -1)[:, :count],
+        UNIT_ROUNDOFF * errors.reshape(kinds, -1)[:, :count],
+        scales[:, 0],
+    )
 
 
 def _turns(count: int, step: Array) -> Complex:
@@ -165,13 +213,13 @@ def _turns(count: int, step: Array) -> Complex:
 
     Of |a|, |b| <= min(2, k |x|) that loses less than 8 u, and |1 + a| = 1 keeps what was lost before as it is.
     """
-    table = np.zeros((count, step.size), dtype=np.complex128)
+    table = np.zeros((step.shape[0], count, step.shape[1]), dtype=np.complex128)
     done = 1
     while done < count:
         more = min(done, count - done)
-        leap = _turned(done * step)
-        np.multiply(table[:more], 1 + leap, out=table[done : done + more])
-        table[done : done + more] += leap
+        leap = _turned(done * step)[:, None, :]
+        np.multiply(table[:, :more], 1 + leap, out=table[:, done : done + more])
+        table[:, done : done + more] += leap
         done += more
     return table
 

@@ -70,10 +70,12 @@ class Survey:
     """How many times as many points."""
     owed: float = 0.0
     """What rounding did to the steps before."""
+    shares: tuple[float, ...] = ()
+    """How many kinds each step stands for, if not for itself."""
 
     @cached_property
-    def total(self) -> int:
-        return sum(count for _, count in self.steps)
+    def total(self) -> float:
+        return float(self.counts.sum())
 
     @cached_property
     def doubt(self) -> float:
@@ -82,7 +84,7 @@ class Survey:
 
     @cached_property
     def counts(self) -> Array:
-        return np.array([count for _, count in self.steps], dtype=np.float64)
+        return np.array([count for _, count in self.steps], dtype=np.float64) * (self.shares or 1.0)
 
     @cached_property
     def nodes(self) -> Array:
@@ -102,13 +104,17 @@ class Survey:
     @cached_property
     def log_masses(self) -> Array:
         """Their logarithms, of projected norms also where they are below any floating-point number."""
-        with np.errstate(divide="ignore"):
-            rows = np.log(self.masses)
+        rows = self._logs.copy()
         for k, (pair, _) in enumerate(self.steps):
             far = glance_far(pair, self.nodes)
             if far is not None:
                 rows[k] = np.where(rows[k] < _FAINT, np.maximum(rows[k], far), rows[k])
         return rows
+
+    @cached_property
+    def _logs(self) -> Array:
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.masses))
 
     @cached_property
     def infinite(self) -> float:
@@ -130,9 +136,13 @@ class Survey:
         # The smallest tilt that leaves the transform's rounding errors far below delta keeps heavy tails out of the
         # window.
         tilt = float(tilts[np.argmax(exponents <= max(best + 0.5, log_delta + _EASE))])
-        plan = replace(self.plan_tilt(tilt, low, high), epsilon=epsilon)
-        beyond = float(self.counts @ self.masses[:, self.nodes > high].sum(axis=1)) + self.infinite
-        return plan, float(np.logaddexp(best, math.log(max(beyond, 1e-300))))
+        return replace(self.plan_tilt(tilt, low, high), epsilon=epsilon), self._with_beyond(best, high)
+
+    def _with_beyond(self, log_delta: float, high: float) -> float:
+        """With what lies beyond a cut-off."""
+        after = self.nodes.size - int(np.searchsorted(self.nodes, high, side="right"))
+        beyond = float(self._cumulated_back[after - 1]) if after else 0.0
+        return float(np.logaddexp(log_delta, math.log(max(beyond + self.infinite, 1e-300))))
 
     def saddle(self, epsilon: float, log_delta: float) -> float:
         """The tilt with the best of Chernoff's bounds."""
@@ -144,9 +154,29 @@ class Survey:
         rare_low, rare_high = self.quantiles(log_delta - _RARE)
         low, high = rare_low, min(rare_high, abs(epsilon) + _MARGIN)
         for _ in range(2):
-            width = 8 * self._moments(0.0, low, high)[1] * math.sqrt(self.total)
+            width = 8 * self._deviation(low, high)
             low, high = max(rare_low, -_DEPTH - width), min(rare_high, abs(epsilon) + _MARGIN + width)
         return low, high, max(width / 8, 1e-12)
+
+    def _deviation(self, low: float, high: float) -> float:
+        """About that of the total of losses in between."""
+        first = int(np.searchsorted(self.nodes, low))
+        last = max(int(np.searchsorted(self.nodes, high, side="right")), first)
+        mass, mean, square = (rows[:, last] - rows[:, first] for rows in self._powers)
+        with np.errstate(all="ignore"):
+            variances = np.where(mass > 0, square / mass - (mean / mass) ** 2, 0.0)
+        return math.sqrt(float(self.counts @ np.maximum(variances, 0.0)))
+
+    @cached_property
+    def _powers(self) -> tuple[Array, Array, Array]:
+        """Mass, and sums of losses and of their squares, up to each node."""
+        mass, mean, square = (np.cumsum(self.masses * self.nodes**power, axis=1) for power in (0, 1, 2))
+        return tuple(np.pad(rows, ((0, 0), (1, 0))) for rows in (mass, mean, square))  # type: ignore[return-value]
+
+    @cached_property
+    def _cumulated(self) -> Array:
+        """How many losses are expected up to each node."""
+        return np.append(0.0, np.cumsum(self.counts @ self.masses))
 
     def _chernoff(self, epsilon: float, log_delta: float) -> tuple[float, float, Array, Array]:
         """Cut-offs, tilts, and the logarithms of Chernoff's bounds at these."""
@@ -167,13 +197,17 @@ class Survey:
 
     def quantiles(self, log_mass: float) -> tuple[float, float]:
         """Losses below and above which all steps together have no more P-mass than this."""
-        masses = self.counts @ self.masses
         allowed = math.exp(max(log_mass, -690.0))
-        below, above = np.cumsum(masses) > allowed, np.cumsum(masses[::-1]) > allowed
-        first, last = int(np.argmax(below)), masses.size - 1 - int(np.argmax(above))
+        below, above = self._cumulated[1:] > allowed, self._cumulated_back > allowed
+        first, last = int(np.argmax(below)), above.size - 1 - int(np.argmax(above))
         if not below.any() or first > last:
             return -1.0, 1.0
-        return float(self.nodes[max(first - 1, 0)]), float(self.nodes[min(last + 1, masses.size - 1)])
+        return float(self.nodes[max(first - 1, 0)]), float(self.nodes[min(last + 1, above.size - 1)])
+
+    @cached_property
+    def _cumulated_back(self) -> Array:
+        """The same from the last node on, in that order: what is rare keeps its digits."""
+        return np.asarray(np.cumsum((self.counts @ self.masses)[::-1]))
 
     def plan_tilt(self, tilt: float, low: float, high: float) -> Plan:
         centres, deviation = self._moments(tilt, low, high)
@@ -184,13 +218,19 @@ class Survey:
         low, high = 1e-12, 1.01 * LARGEST
         for _ in range(12):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.plan(middle, log_delta)[1] > log_delta else (low, middle)
+            _, cut, _, exponents = self._chernoff(middle, log_delta)
+            more = self._with_beyond(float(exponents.min()), cut) > log_delta
+            low, high = (middle, high) if more else (low, middle)
         return high
 
     def _between(self, low: float, high: float) -> NDArray[np.bool_]:
-        charged = self.masses.max(axis=0) > 0
+        charged = self._charged
         inside = charged & (self.nodes >= low) & (self.nodes <= high)
         return np.asarray(inside if inside.any() else charged)
+
+    @cached_property
+    def _charged(self) -> NDArray[np.bool_]:
+        return np.asarray(self.masses.max(axis=0) > 0)
 
     def _log_mgf(self, tilts: Array, low: float, high: float) -> Array:
         here = self._between(low, high)
@@ -208,8 +248,7 @@ class Survey:
         """
         here = self._between(low, high)
         nodes = self.nodes[here]
-        with np.errstate(divide="ignore"):
-            exponents = np.log(self.masses[:, here]) + tilt * nodes
+        exponents = self._logs[:, here] + tilt * nodes
         for absent in np.flatnonzero(~np.isfinite(exponents.max(axis=1))):
             exponents[absent, np.argmin(np.abs(nodes - self.nodes[np.argmax(self.masses[absent])]))] = 0.0
         weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))

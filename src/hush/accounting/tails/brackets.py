@@ -16,17 +16,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hush.accounting.contours.averaged import Sizes
 from hush.accounting.contours.line import log_peak
-from hush.accounting.contours.turns import gathered
+from hush.accounting.contours.turns import Crowd
 from hush.accounting.gaussian.contour import log1p
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Complex
 from hush.accounting.pairs.losses import Array
-from hush.accounting.pairs.points import GaussianLaw, Points, Scattered
+from hush.accounting.pairs.points import GaussianLaw, Points, Scattered, log_mgfs, on_lines
 
 Laws = Sequence[tuple[Scattered, int]]
 
@@ -64,16 +64,38 @@ class Bracket:
         """Whether some loss must be large; else all paths of the laws as they are."""
         return any(part.jump is not None for part in self.parts)
 
+    @cached_property
+    def _jumping(self) -> tuple[list[int], list[Points]]:
+        """Which parts jump, and their jumps."""
+        return (
+            [k for k, part in enumerate(self.parts) if part.jump is not None],
+            [part.jump for part in self.parts if part.jump is not None],
+        )
+
+    @cached_property
+    def _counts(self) -> Array:
+        return np.array([part.count for part in self.parts], dtype=np.float64)
+
+    def _log_mgfs(self, orders: Array) -> tuple[Array, Array]:
+        """Of each part's losses up to the lower end, and of the jumps of those that jump."""
+        rows = np.empty((len(self.parts), orders.size))
+        at_points = [k for k, part in enumerate(self.parts) if isinstance(part.base, Points)]
+        for k in set(range(len(self.parts))) - set(at_points):
+            rows[k] = self.parts[k].base.log_mgf(orders)
+        if at_points:
+            rows[at_points] = log_mgfs([b for part in self.parts if isinstance(b := part.base, Points)], orders)
+        jumps = self._jumping[1]
+        return rows, log_mgfs(jumps, orders) if jumps else np.empty((0, orders.size))
+
     def log_mgf(self, orders: Array) -> Array:
         """log E_P[e^{sL}; the path is in this bracket] at real s."""
-        total, log_more = np.zeros(orders.shape), np.full(orders.shape, -np.inf)
-        for part in self.parts:
-            value = part.base.log_mgf(orders)
-            total += part.count * value
-            if part.jump is not None:
-                rise = log_of_log1p(part.jump.log_mgf(orders) - value)
-                log_more = np.logaddexp(log_more, math.log(part.count) + rise)
-        return total + np.exp(log_more) + log_share(log_more) if self.jumps else total
+        values, jumps = self._log_mgfs(orders)
+        total, jumping = self._counts @ values, self._jumping[0]
+        if not jumping:
+            return np.asarray(total)
+        rises = log_of_log1p(jumps - values[jumping]) + np.log(self._counts[jumping])[:, None]
+        log_more = np.logaddexp.reduce(rises, axis=0)
+        return np.asarray(total + np.exp(log_more) + log_share(log_more))
 
     def spread(self, order: float) -> float:
         """Roughly the standard deviation of the loss, tilted by this order."""
@@ -90,41 +112,32 @@ class Bracket:
         Where all J/B are below e^-300 they are divided by e^shift, and only the first order of them is left: the rest
         is less than e^-200 of it.
         """
-        zero = np.zeros(count)
-        log_base, angle, size, inflated = zero.copy(), zero.copy(), zero.copy(), zero.copy()
-        rise, rise_size, rise_inflated = zero.astype(complex), zero.copy(), zero.copy()
-        loose, scale, unsure, blind = zero.copy(), 0.0, 0.0, zero > 0
-        jumping = [part for part in self.parts if part.jump is not None]
-        at = np.array([c])
-        most = max(
-            [float((part.jump.log_mgf(at) - part.base.log_mgf(at))[0]) for part in jumping if part.jump], default=0.0
-        )
+        counts, (jumping, jump_laws) = self._counts, self._jumping
+        at_c, jumps_at_c = self._log_mgfs(np.array([c]))
+        most = float((jumps_at_c - at_c[jumping]).max()) if jumping else 0.0
         shift = most if most < _TINY else 0.0
-        for part in self.parts:
-            values, errors, log_scale = part.base.on_line(c, spacing, count)
-            modulus = np.maximum(np.abs(values), _SMALLEST)
-            blind |= np.abs(values) < _SMALLEST
-            log_base += part.count * np.log(modulus)
-            angle += part.count * np.angle(values)
-            size += part.count * np.log(modulus)
-            inflated += part.count * np.log(modulus + errors)
-            loose += part.count * (2 + 2 * np.abs(np.angle(values)) + 2 * np.abs(np.log(modulus)))
-            scale += part.count * log_scale
-            unsure += part.count * abs(log_scale)
-            if part.jump is not None:
-                jumps, jump_errors, jump_scale = part.jump.on_line(c, spacing, count)
-                factor = math.exp(min(jump_scale - log_scale - shift, _LARGEST))
-                repeated = 1.0 if shift else max(1.0, part.count * min(1.0, factor))
-                unsure += repeated * (abs(jump_scale) + abs(log_scale) + 1)
-                unsure += math.inf if jump_scale - log_scale - shift > _LARGEST else 0.0
-                turned = np.asarray(factor * jumps * np.conj(values / modulus) / modulus)
-                sure, most_sure = (
-                    factor * np.abs(jumps) / modulus,
-                    factor * (np.abs(jumps) + jump_errors) / (modulus + errors),
-                )
-                rise += part.count * (turned if shift else log1p(turned))
-                rise_size += part.count * (sure if shift else np.log1p(sure))
-                rise_inflated += part.count * (most_sure if shift else np.log1p(most_sure))
+        values, errors, scales = self._on_line(c, spacing, count)
+        small = np.abs(values) < _SMALLEST
+        modulus = np.maximum(np.abs(values), _SMALLEST)
+        log_modulus, angles = np.log(modulus), np.angle(values)
+        log_base = size = counts @ log_modulus
+        angle, inflated = counts @ angles, counts @ np.log(modulus + errors)
+        loose = counts @ (2 + 2 * np.abs(angles) + 2 * np.abs(log_modulus))
+        scale, unsure, blind = float(counts @ scales), float(counts @ np.abs(scales)), small.any(axis=0)
+        if jumping:
+            jumps, jump_errors, jump_scales = on_lines(jump_laws, c, spacing, count)
+            repeats, own, moduli = counts[jumping], values[jumping], modulus[jumping]
+            ahead_by = jump_scales - scales[jumping] - shift
+            factors = np.exp(np.minimum(ahead_by, _LARGEST))
+            repeated = np.ones(factors.size) if shift else np.maximum(1.0, repeats * np.minimum(1.0, factors))
+            unsure += float(repeated @ (np.abs(jump_scales) + np.abs(scales[jumping]) + 1))
+            unsure += math.inf if (ahead_by > _LARGEST).any() else 0.0
+            turned = factors[:, None] * jumps * np.conj(own / moduli) / moduli
+            sure = factors[:, None] * np.abs(jumps) / moduli
+            most_sure = factors[:, None] * (np.abs(jumps) + jump_errors) / (moduli + errors[jumping])
+            rise = repeats @ (turned if shift else log1p(turned))
+            rise_size = repeats @ (sure if shift else np.log1p(sure))
+            rise_inflated = repeats @ (most_sure if shift else np.log1p(most_sure))
         logs = log_base + 1j * angle
         if shift:
             logs, size, inflated = logs + np.log(rise), size + np.log(rise_size), inflated + np.log(rise_inflated)
@@ -141,23 +154,28 @@ class Bracket:
         excess = inflated - size
         doubt = np.where(excess < 1, whole * np.expm1(np.clip(excess, 0.0, 1.0)), np.exp(inflated - first))
         doubt += np.where(blind, np.exp(inflated - first), 0.0)
-        doubt += whole * (16 * UNIT_ROUNDOFF * (loose + unsure + 4 * len(self.parts)))
+        doubt += whole * ((16 + 2 * len(self.parts)) * UNIT_ROUNDOFF * (loose + unsure + 4 * len(self.parts)))
         return shape, doubt, scale + shift + first
 
-    def sizes(self, c: float, height: float) -> Sizes:
-        """Bounds on log |transform| at nodes up to that height.
+    def _on_line(self, c: float, spacing: float, count: int) -> tuple[Complex, Array, Array]:
+        """The transforms of each part's losses up to the lower end."""
+        values, errors = np.empty((len(self.parts), count), dtype=np.complex128), np.empty((len(self.parts), count))
+        scales = np.empty(len(self.parts))
+        at_points = [k for k, part in enumerate(self.parts) if isinstance(part.base, Points)]
+        for k in set(range(len(self.parts))) - set(at_points):
+            values[k], errors[k], scales[k] = self.parts[k].base.on_line(c, spacing, count)
+        laws = [b for part in self.parts if isinstance(b := part.base, Points)]
+        values[at_points], errors[at_points], scales[at_points] = on_lines(laws, c, spacing, count)
+        return values, errors, scales
 
-        The transform is a sum over the first step that jumps, of products of its J, the (B + J)'s of the steps before
-        it and the B's of those after it, all of them positive at c.  Each product has decayed by all factors but one.
+    def crowd(self, c: float) -> Crowd:
+        """The steps, for bounds on |transform|.
+
+        It is a sum over the first step that jumps, of products of its J, the (B + J)'s of the steps before it and the
+        B's of those after it, all of them positive at c.  Each product has decayed by all factors but one.
         """
-        parts = [([gathered(law, c, height) for law in part.laws], part.count) for part in self.parts]
-
-        def at(spacing: float, nodes: int, reach: float) -> Array:
-            logs = [np.max([law.log_sizes(spacing, nodes, reach) for law in laws], axis=0) for laws, _ in parts]
-            spared = np.min(logs, axis=0) if self.jumps else 0.0
-            return np.asarray(sum(count * log for log, (_, count) in zip(logs, parts, strict=True)) - spared)
-
-        return Sizes(at, sum(law.points for laws, _ in parts for law in laws))
+        kinds = tuple(tuple(part.laws) for part in self.parts)
+        return Crowd(kinds, np.array([float(part.count) for part in self.parts]), c, spare=self.jumps)
 
     @property
     def steps(self) -> int:

@@ -16,6 +16,7 @@ from scipy.special import log_ndtr
 from hush.accounting.contours.crossing import EPSILON_LIMIT
 from hush.accounting.contours.line import log_peak
 from hush.accounting.pairs.losses import Array, Pair
+from hush.accounting.pairs.standing import few_of
 from hush.accounting.pairs.survey import Survey
 from hush.accounting.tails.brackets import log_of_log1p, log_share
 
@@ -36,21 +37,28 @@ _SLACK = 1.0  # log of how far the line's bound may exceed the best
 _RARE = -22.0  # log of the share of delta that losses below the first bin may have
 _NEVER = -36.0  # and those above the last one, where floating-point numbers can tell
 _SHALLOW = -600.0  # log of such a delta
-_BINS = 25_000  # at most, of all kinds together
+_BINS = 36_000  # at most, of all kinds together
 _MOST_BINS = 100_000  # of one kind of step, whatever its losses are
 _LONG = 50_000_000  # steps
 _FEW = 0.1  # large losses expected: with more of them they aren't one at a time
 _BENT = 40.0  # a second difference beyond which three values aren't on a parabola
 _STEEP = 400.0  # bins a bracket may have for that its line is steep
-_FINENESS = 4  # of the points: deep deltas have steep orders
+_GAP = 0.12  # between logs of orders, or twice that
+_FINEST, _FINE = 4, 36  # of the points, which deep deltas with their steep orders need; and of all kinds together
 MANY = 10  # kinds of steps that share a budget
 
 
 @dataclass(frozen=True)
 class Rough:
-    """The steps' losses on some points, in cells by their size: cell 0 holds all up to the first end."""
+    """The steps' losses on some points, in cells by their size: cell 0 holds all up to the first end.
 
+    Of many kinds that are alike a few are looked at.
+    """
+
+    steps: tuple[tuple[Pair, int], ...]
     survey: Survey
+    like: tuple[int, ...]
+    """Which of those that are looked at each of the steps is most like."""
     ends: Array
     orders: Array
     cells: Array
@@ -152,6 +160,13 @@ class Rough:
         sums = np.full(self.ends.size, -np.inf)
         if filled.size:
             sums[filled] = np.logaddexp.reduceat(logs[: starts[-1]], starts[filled])
+        # a node stands for the losses around it, some of which may be above epsilon while it is not
+        near = int(np.searchsorted(nodes, epsilon - mean))
+        if 0 < near < nodes.size:
+            cell = min(int(np.searchsorted(self.ends, epsilon - mean)), self.ends.size - 1)
+            above = min(float(self.ends[cell]), float(nodes[near])) - (epsilon - mean)
+            part = max(above, 1e-300) / float(nodes[near] - nodes[near - 1]) * -math.expm1(-0.5 * max(above, 1e-300))
+            sums[cell] = np.logaddexp(sums[cell], self._log_counted[begin + near] + math.log(max(part, 1e-300)))
         return sums
 
     @cached_property
@@ -178,7 +193,7 @@ class Rough:
         """Cells joined to as few brackets as a line each can see."""
         top = self.top(epsilon)
         single = np.nanmin(self._single[: top + 1] - self.orders * epsilon + self._peaks, axis=1).tolist()
-        most, many = max(single), len(self.survey.steps) >= MANY  # kinds, whose lines cost much
+        most = max(single)
         found, first = [], 0
         while first <= top:
             last, sizes = first, single[first]
@@ -187,7 +202,7 @@ class Rough:
                 sizes = float(np.logaddexp(sizes, single[last + 1]))
                 bound, order = self.chernoff(first, last + 1, epsilon)
                 steepest = max(steepest, order)
-                if bound > max(sizes, most - 30) + (_SHARP if first > 0 or many else _SHARPEST) * (1 + many):
+                if bound > max(sizes, most - 30) + (_SHARP if first > 0 else _SHARPEST):
                     break
                 if first > 0 and self.ends[last + 1] > _WIDEST * self.ends[first - 1]:
                     break
@@ -216,7 +231,9 @@ def rough_look(steps: Steps) -> Rough:
 
 @lru_cache(maxsize=4)
 def _rough_look(steps: tuple[tuple[Pair, int], ...]) -> Rough:
-    survey = Survey(steps, fineness=_FINENESS if len(steps) < MANY else 1)
+    few = few_of(steps)
+    fineness = min(max(_FINE // len(few.steps), 1), _FINEST)
+    survey = Survey(few.steps, fineness=fineness, shares=few.shares)
     nodes, masses, counts = survey.nodes, survey.masses, survey.counts
     whole = np.maximum(masses.sum(axis=1), 1e-300)
     centres = masses @ nodes / whole
@@ -228,10 +245,10 @@ def _rough_look(steps: tuple[tuple[Pair, int], ...]) -> Rough:
     last = float(survey.reach)
     ends = first * _RATIO ** np.arange(max(2, math.ceil(math.log(last / first) / math.log(_RATIO)) + 1))
     lowest, highest = 1e-3 / EPSILON_LIMIT, 1e3 / deviation + 10
-    orders = np.geomspace(lowest, highest, math.ceil(math.log(highest / lowest) / 0.25))
+    orders = np.geomspace(lowest, highest, math.ceil(math.log(highest / lowest) / (_GAP if fineness > 1 else 2 * _GAP)))
     starts = np.searchsorted(nodes, np.append(-np.inf, ends[:-1]), side="right")
     stops = np.append(starts[1:], nodes.size)
-    cells = np.full((len(steps), ends.size, orders.size), -1e5)
+    cells = np.full((len(few.steps), ends.size, orders.size), -1e5)
     for k, (start, stop) in enumerate(zip(starts, stops, strict=True)):
         if stop > start:
             logs, gaps = survey.log_masses[:, start:stop], nodes[start:stop] - nodes[stop - 1]
@@ -245,7 +262,7 @@ def _rough_look(steps: tuple[tuple[Pair, int], ...]) -> Rough:
                     most = np.maximum(exponents.max(axis=0), -1e300)
                     found[kind, far[kind]] = np.log(np.exp(exponents - most).sum(axis=0)) + most
             cells[:, k] = np.maximum(found + orders * nodes[stop - 1], -1e5)
-    return Rough(survey, ends, orders, cells)
+    return Rough(steps, survey, few.like, ends, orders, cells)
 
 
 @dataclass(frozen=True)
@@ -295,6 +312,7 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
     share; and where one loss decides, its mass near epsilon.  The least number of bins has h = w^(-1/3) times a factor.
     """
     survey = rough.survey
+    shares = survey.shares or (1.0,) * len(survey.steps)
     nodes = survey.nodes
     top = rough.top(aim.epsilon)
     low, high = survey.quantiles(aim.log_delta + _RARE)[0], float(rough.ends[top])
@@ -332,28 +350,32 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
         single = math.log(count) + row[large] + log_bump[large] - aim.log_delta
         weights[kind][large] += np.exp(np.minimum(single, math.log(1e12)))
     inside = (nodes > low) & (nodes < high)
-    roots = [np.where(inside, np.cbrt(weight / gaps), 0.0) for weight in weights]
-    total = sum(float(root @ gaps) for root in roots)
+    roots = [
+        np.where(inside, np.cbrt(weight / share / gaps), 0.0) for weight, share in zip(weights, shares, strict=True)
+    ]
+    total = sum(float(roots[kind] @ gaps) for kind in rough.like)
     factor = min(math.sqrt(total / (8 * change)), _BINS / max(total, 1e-300))
     # where lines are steep, mass at the upper end of a wide bin would rule them
+    many = len(rough.steps) >= MANY
     lasts = np.array([last for _, last in aim.groups])
     steepest = np.minimum(np.array(aim.orders), _STEEP / rough.ends[lasts])
-    steep = (1 if len(roots) < MANY else 0.4) * steepest[np.searchsorted(rough.ends[lasts[:-1]], nodes)] * (nodes > 0)
-    edges = []
-    growth = 0.15 if len(roots) < MANY else 0.4
-    for root, row, (pair, _) in zip(roots, survey.masses, survey.steps, strict=True):
+    steep = (0.4 if many else 1) * steepest[np.searchsorted(rough.ends[lasts[:-1]], nodes)] * (nodes > 0)
+    places = []
+    growth = 0.4 if many else 0.15
+    for root, row in zip(roots, survey.masses, strict=True):
         # at least a few bins everywhere, so that a poor look can't do much harm, down to the size of common losses
         common = np.interp([0.05, 0.95], np.cumsum(row) / max(float(row.sum()), 1e-300), nodes)
         usual = min(float(np.abs(common).max()) + 1e-14, rough.ends[0])
-        finest = usual if usual < 0.05 * rough.ends[0] or len(roots) < MANY else rough.ends[0]
+        finest = usual if usual < 0.05 * rough.ends[0] or not many else rough.ends[0]
         density = factor * root + np.where(inside, np.maximum(1 / (growth * np.abs(nodes) + 0.02 * finest), steep), 0.0)
         number = np.append(0.0, np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(nodes)))
         number *= min(1.0, _MOST_BINS / float(number[-1]))  # wider ones are no less true
         levels = np.arange(1, math.floor(number[-1])) + 0.5
-        places = np.interp(levels, number, nodes)
-        ends = [max(low, nodes[0]), high]
+        places.append(np.interp(levels, number, nodes))
+    ends, edges = [max(low, nodes[0]), high], []
+    for kind, (pair, _) in zip(rough.like, rough.steps, strict=True):
         atoms = np.asarray(pair.atoms)
         margin = 1e-10 * np.maximum(np.abs(atoms), rough.ends[0])
-        places = np.concatenate([places, atoms - margin, atoms + margin])
-        edges.append(np.unique(np.concatenate([places[(places > ends[0]) & (places < ends[1])], ends])))
+        inner = np.concatenate([places[kind], atoms - margin, atoms + margin])
+        edges.append(np.unique(np.concatenate([inner[(inner > ends[0]) & (inner < ends[1])], ends])))
     return edges

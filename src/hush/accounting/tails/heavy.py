@@ -19,12 +19,13 @@ from hush.accounting.pairs.projection import ProjectedPair
 from hush.accounting.tails.cells import MANY, Rough, Seen, Steps, aim_at, bin_edges, rough_look
 from hush.accounting.tails.sides import Chernoff, Curve, one_sided, sides, two_sided, what_was_seen
 
-_TERMS = 600_000_000  # products of a point and a node in one answer
+_TERMS = 1_000_000_000  # products of a point and a node in one answer
 _FINEST = 8e-13  # nothing narrower is asked for
 _GLANCE = 1e-3  # of log delta: as good as needed where only its size is asked for
 _DEEPEST = -300.0  # log delta: far below, tails are cut off (`projection`), and all that is shown is that it is small
 _VERY_MANY = 100_000  # steps
 _ORDERS = np.geomspace(0.3, 300.0, 30)  # over epsilon: where Chernoff's bound is tried
+_NARROWED = 0.8  # times what it was before: rounds that were worth it
 _COARSER, _BLUNT = (1, 4, 16), 0.3  # times as coarse, where bounds on log delta would be wider than that
 
 
@@ -75,6 +76,14 @@ def serves(steps: Steps) -> bool:
     )
 
 
+def knows(steps: Steps) -> bool:
+    """Whether every step is continuous or a finite sum, and some is continuous: then this engine may know more."""
+    inner = [_inner(pair) for pair, _ in steps]
+    samples = [isinstance(pair, Poisson | Uniform | Reversed) for pair, _ in steps]
+    some = any(isinstance(pair, LaplacePair) and cut for pair, cut in zip(inner, samples, strict=True))
+    return serves(steps) or (some and not any(isinstance(pair, Enclosed) for pair in inner))
+
+
 def _inner(pair: Pair) -> Pair:
     """The release without its sample."""
     base = pair.pair if isinstance(pair, Reversed) else pair
@@ -94,7 +103,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
     if math.isfinite(nothing) and nothing < log_delta - 0.1:
         guess, idle = 0.0, True
     low, high, left, part = 0.0, math.inf, _TERMS, 8.0 if len(steps) < MANY else 0.9
-    asked, seen = tolerance, Seen()
+    asked, seen, width = tolerance, Seen(), math.inf
     for _ in range(8):
         tolerance = max(asked, min(_FINEST / max(guess, 1e-300), 0.1))
         # far beyond, what is there to be seen is far larger than delta
@@ -114,6 +123,9 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
         if high <= known:
             break
         if high < 1.02 * low:
+            if len(steps) >= MANY and found[1] - found[0] > _NARROWED * width:
+                break  # bins are as many as there may be
+            width = found[1] - found[0]
             # errors are in proportion to what was allowed, if epsilon was where they were looked at
             middle, near = 0.5 * (low + high), abs(0.5 * (low + high) / guess - 1) < 0.01
             less = _finer(part, 0.6 * tolerance * high / (high - low), cost, left)
@@ -151,7 +163,7 @@ def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
 def chernoff_near(rough: Rough, epsilon: float, log_delta: float) -> Chernoff:
     """Upper bounds on log delta that cost little, good from an epsilon on where it is about that."""
     aim = aim_at(rough, epsilon, min(log_delta, 0.0))
-    _, more = sides(rough.survey.steps, bin_edges(rough, aim, 0.05))
+    _, more = sides(rough.steps, bin_edges(rough, aim, 0.05))
     return Chernoff.of(more, rough.orders, min(log_delta, 0.0))
 
 
@@ -175,21 +187,24 @@ def _looked_at(
 
     The rough look takes deep deltas for larger than they are: good to a part of that, lines say nothing.
     """
-    part, seen, best, narrowest = 2.5, Seen(), None, math.inf
+    part = 2.5 if len(rough.steps) < MANY else 0.9  # a second round of many kinds takes longer than a finer one
+    seen, best, narrowest = Seen(), None, math.inf
     for _ in range(8):
         wanted = tolerance * max(1.0, -log_delta)
         aim = aim_at(rough, epsilon, min(log_delta, 0.0), seen)
-        below, above, cost = two_sided(rough.survey.steps, rough, aim, min(0.3 * part * wanted, 0.1), left)
+        below, above, cost = two_sided(rough.steps, rough, aim, min(0.3 * part * wanted, 0.1), left)
         left, seen = left - cost, what_was_seen(above, epsilon)
         low, high = (float(side(np.array([epsilon]))[0]) for side in (below, above))
-        gap = high - low
+        gap, before = high - low, narrowest
         if best is None or gap < narrowest:
             best, narrowest = partial(_both, below, above), gap
         if gap <= min(enough * wanted, 1.0) or left <= 0 or not math.isfinite(high) or high <= known:
             break
         if gap < 1:
-            log_delta, before, part = 0.5 * (low + high), part, _finer(part, 0.6 * wanted / gap, cost, left)
-            if part > 0.9 * before:
+            if gap > _NARROWED * before:
+                break  # bins are as many as there may be
+            log_delta, coarse, part = 0.5 * (low + high), part, _finer(part, 0.6 * wanted / gap, cost, left)
+            if part > 0.9 * coarse:
                 break
         elif high < log_delta - 2:
             log_delta = high - 2
