@@ -11,7 +11,8 @@ from hush.accounting.gaussian import subsampled
 from hush.accounting.gaussian.contour import ADD, REMOVE
 from hush.accounting.grouping import makers
 from hush.accounting.kinds import directions, gaussian_composition
-from hush.accounting.lattices.scales import Frame, Task
+from hush.accounting.lattices.scales import Frame, Task, on_lattices
+from hush.accounting.pairs.points import Points
 
 
 def one_sample(epsilon: mpmath.mpf, rate: float, noise: float) -> mpmath.mpf:
@@ -143,3 +144,11 @@ def test_a_group_of_coins_and_rare_large_losses_is_answered() -> None:
     found = run.group(12).epsilon(1e-12)
     assert found.upper < 1.001 * found.lower
     assert found.lower >= (RandomisedResponse(0.75, REPLACE_ONE) * 20).group(12).epsilon(1e-12).lower * (1 - 1e-9)
+
+
+def test_losses_that_fit_into_no_lattice_are_left_to_other_engines() -> None:
+    """Below the first point they are left out, and then nothing is left."""
+    low = Points(np.array([-5.0]), np.array([0.0]))
+    with pytest.raises(OverflowError):
+        on_lattices(low, Frame.of(-1.0, 1.0, 100, 1.0, above=False))
+    assert Task(directions(Gaussian(1.0).poisson(0.1) * 5)[0]).curve_at(1e-9, -1e4, 1.0) is None

@@ -215,7 +215,7 @@ class Sums:
 
 def _either(one: float, other: float) -> float:
     """log of the chance of either of two independent events."""
-    return float(np.logaddexp(one, other + math.log1p(-math.exp(min(one, 0.0))))) if one < 0 else 0.0
+    return float(np.logaddexp(one, other + math.log1p(-math.exp(one)))) if one < -1e-15 else one
 
 
 def _single(pair: Pair, frame: Frame) -> tuple[Points, Points, float]:
@@ -333,7 +333,7 @@ def _origin(pair: Pair) -> float:
     return math.log1p(-sample.rate) if sample is pair else -math.log1p(-sample.rate)
 
 
-def _on_lattices(law: Points, frame: Frame) -> Sums:
+def on_lattices(law: Points, frame: Frame) -> Sums:
     """A law's masses at lattice points, to the safe side."""
     order = np.argsort(law.losses, kind="stable")
     outcomes = Outcomes(law.losses[order], law.logs[order], 0.0)
@@ -359,7 +359,9 @@ def _on_lattices(law: Points, frame: Frame) -> Sums:
         logs = np.append(logs[told], np.log(near[kept]))
     small = np.abs(losses) <= (_SMALL + 0.5) * frame.coarse
     logs = logs + frame.tilt * losses
-    scale = float(logs.max())
+    scale = float(logs.max(initial=-np.inf))
+    if not math.isfinite(scale):  # all of it lies beyond the lattices
+        raise OverflowError(_TOO_DEEP)
     masses = np.exp(logs - scale)
     parts = []
     for own, spacing in ((small, frame.fine), (~small, frame.coarse)):
@@ -459,7 +461,7 @@ class Task:
         for pair, count in rest:
             law, known, moved = _single(pair, frame)
             laws.append((known, count))
-            power = _on_lattices(law, frame).times(count, frame)
+            power = on_lattices(law, frame).times(count, frame)
             total = power if total is None else total.plus(power, frame)
             origin += count * moved
         assert total is not None
