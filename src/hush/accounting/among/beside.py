@@ -75,7 +75,7 @@ def epsilon(mechanism: Mechanism, log_delta: float, tolerance: float) -> tuple[f
         if low >= EPSILON_LIMIT or is_narrow(low, high, 1.1 * tolerance) or _STILL * before < high - low < math.inf:
             break
         sharper *= _closer((high - low) / (tolerance * high))
-        parts, aim = task.parts, task.aimed(log_delta=log_delta) or aim
+        parts, aim = task.parts, task.aimed(log_delta=log_delta) or _aim(task.parts, log_delta=log_delta) or aim
     return low, high
 
 
@@ -141,7 +141,7 @@ def log_delta(mechanism: Mechanism, epsilon: float, tolerance: float) -> tuple[f
         if high - low <= 2 * enough or _STILL * before < high - low < math.inf:
             break
         sharper *= _closer((high - low) / enough)
-        parts, aim = task.parts, task.aimed(epsilon=epsilon) or aim
+        parts, aim = task.parts, task.aimed(epsilon=epsilon) or _aim(task.parts, epsilon=epsilon) or aim
     return low, high
 
 

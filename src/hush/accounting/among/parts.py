@@ -52,6 +52,7 @@ _SHARPEST = 2e-5  # of log delta, or of 1: no bound is asked to be closer
 _DEEP = 200.0  # a log delta below minus that is known no less well
 _NEAR_TOP = 0.7  # of the largest loss
 _TOWARDS = 60  # points that come closer to it
+_FURTHEST, _NOTHING = 2e4, -1e5  # a loss that no single record counts for, and the log of a delta that is none
 _DEEPEST = -600.0  # a log delta there of which no more is known than that it is small
 
 
@@ -183,11 +184,14 @@ class Part:
         if self.known is not None:
             law = exact(self.known.upper if isinstance(self.known, Enclosed) else self.known)
             return Points(law.losses, law.logs, law.infinite) if isinstance(law, Points) else law
-        passed = float(_passed(self.model, self.last)[1][-1])
+        passed, infinite = float(_passed(self.model, self.last)[1][-1]), -math.inf
         count = int(np.clip(4 * passed, _ROUGHLY, max(_ROUGHLY, _CORNERS // self.group.size)))
         if passed < count:
             places = _spread(self.model, self.last, count)
-            power = of_lines(places, self.model.at(places)).times(self.group.size, upper=True)
+            # beyond the last place delta goes on to fall: what is infinite lies beyond all losses that are told apart
+            ends = np.append(places, min(self.single.largest, _FURTHEST)), np.append(self.model.at(places), _NOTHING)
+            power = of_lines(*ends).times(self.group.size, upper=True)
+            infinite = float(power.power[0])
         else:  # chords would be too rough, many links of them together: chains are followed one by one
             epsilons, _, logs = self._chains(self._levels)
             told = np.isfinite(logs) & (logs > self.log_floor)
@@ -206,7 +210,7 @@ class Part:
         rest = math.log(max(1 - float(np.exp(log_p).sum() + np.exp(log_q).sum()), 1e-300))
         told = log_q > -745
         losses, logs = np.concatenate([losses, [0.0], -losses[told]]), np.concatenate([log_p, [rest], log_q[told]])
-        return few_points(losses, logs, math.exp(max(self.log_floor, self._leak)))
+        return few_points(losses, logs, math.exp(max(self.log_floor, self._leak, infinite)))
 
     @cached_property
     def _leak(self) -> float:

@@ -198,7 +198,7 @@ def on_lattice(law: GaussianLaw | Outcomes, frame: Frame, rest: float) -> Stack:
     told = losses >= min(frame.spacing * first, losses[-1])
     losses, masses = losses[told], masses[told]
     origin = _origin(losses, masses, frame.spacing)
-    found = _merged(losses - origin, masses, first, last, frame.spacing)
+    found = merged(losses - origin, masses, first, last, frame.spacing)
     return _trimmed(first, found, outcomes.infinite * (1 - 1e-12), frame, rest, origin)
 
 
@@ -216,7 +216,7 @@ def _origin(losses: Array, masses: Array, spacing: float) -> float:
     return base - math.log1p(max(spent, -1 + 1e-15)) - spacing * float(near[own][0]) - _UNIT * (32 + losses.size)
 
 
-def _merged(losses: Array, masses: Array, first: int, last: int, spacing: float) -> Array:
+def merged(losses: Array, masses: Array, first: int, last: int, spacing: float) -> Array:
     """Bins around lattice points, merged so that their likelihood ratios are those of the points (laws.py)."""
     kept = losses > spacing * (first + 0.5)
     losses, weights = np.minimum(losses[kept], spacing * last), masses[kept]
@@ -248,7 +248,7 @@ def _gaussian(law: GaussianLaw, frame: Frame, rest: float) -> Outcomes:
     first, last = math.floor(lowest / frame.spacing) - 1, min(math.ceil(highest / frame.spacing) + 1, frame.last)
     first = max(min(first, last - 2), last - _LONGEST)
     edges = np.asarray(frame.spacing * np.arange(first, last + 1), dtype=np.float64)
-    logs, unsure = zip(*(_log_bins(edges / mu + way * mu / 2, mu) for way in (-1, 1)), strict=True)
+    logs, unsure = zip(*(log_bins(edges / mu + way * mu / 2, mu) for way in (-1, 1)), strict=True)
     losses = logs[0] - logs[1] + sign * (unsure[0] + unsure[1])
     losses = np.clip(np.nan_to_num(losses, nan=sign * math.inf), edges[:-1], edges[1:])
     losses += sign * 4 * _UNIT * (law.unsure + np.abs(losses))
@@ -262,7 +262,7 @@ def _gaussian(law: GaussianLaw, frame: Frame, rest: float) -> Outcomes:
     return Outcomes(losses, masses, 0.0)
 
 
-def _log_bins(x: Array, mu: float) -> tuple[Array, Array]:
+def log_bins(x: Array, mu: float) -> tuple[Array, Array]:
     """Logs of a normal variable's masses between points, sums with a mu, and how far they may be off."""
     left, right = log_ndtr(x), log_ndtr(-x)
     near, far = np.where(x[:-1] < 0, left[1:], right[:-1]), np.where(x[:-1] < 0, left[:-1], right[1:])

@@ -7,6 +7,7 @@ other has already isn't computed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting.contours.crossing import Curve
-from hush.accounting.grouping.makers import Binned, Maker, width_at
+from hush.accounting.grouping.makers import DEEP as _DEEP
+from hush.accounting.grouping.makers import Binned, Maker, share, width_at
 from hush.accounting.pairs.losses import Array
 from hush.accounting.tails.cells import Steps
 
 Places = NDArray[np.intp]
 
 _LINES = 40  # that are set up for one question
-_DEEP = 200.0  # a log delta below minus that is known no less well
 _CLOSE = 0.04  # as parts of epsilon: what is asked within it gets one line
 _ALIKE = 0.2  # log deltas that are no further apart share a line too
 _TOGETHER = 24  # epsilons asked of a line at once
@@ -30,18 +31,21 @@ _USELESS = 0.1  # of log delta, or of 100: known no better
 _LOST = 3  # such lines, and no more are set up: the next ones would be as bad
 _FURTHEST = 8.0  # times as far, where lines serve as much
 _SAME = 0.003  # where a new one would say the same
+_ALMOST = 1.2  # times as wide as a line is at its own place
+_TELLING = 0.02  # of log delta: lines that are no wider
 _PLACES = 60  # of a whole curve, at which a rough look is had
 _REACH = 0.9  # and where a line that is kept may be sharp
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A line that was set up: where, for which log delta, how sharp it was to be."""
+    """A line that was set up: where, for which log delta, how sharp it was to be, and how wide it is."""
 
     at: float
     size: float
     tolerance: float
     curve: Curve
+    width: float = 0.0
 
     def knows(self, at: float, size: float, tolerance: float, largest: float) -> bool:
         """Whether another one, set up there, would hardly say more."""
@@ -90,7 +94,8 @@ class Asked:
         tried = np.zeros(epsilons.shape, dtype=bool)
 
         def is_wide() -> NDArray[np.bool_]:
-            return ~(upper - lower <= tolerances * np.clip(-upper, 1.0, _DEEP)) & (upper > enough)
+            wanted = np.maximum(tolerances * np.clip(-upper, 1.0, _DEEP), _to_be_had(kept, epsilons, tolerances))
+            return ~(upper - lower <= wanted) & (upper > enough)
 
         def waiting() -> Places:
             return np.flatnonzero(is_wide() & ~tried)
@@ -135,9 +140,10 @@ class Asked:
                 continue  # it would be no sharper
             lines += 1
             made = maker.curve(at, size, 0.7 * tolerance * share(size) / max(1.0, -size))
-            lost += made is None or not width_at(made, at) < _USELESS * max(100.0, -size)
+            width = math.inf if made is None else width_at(made, at)
+            lost += not width < _USELESS * max(100.0, -size)
             if made is not None:
-                kept.append(Kept(at, size, tolerance, made))
+                kept.append(Kept(at, size, tolerance, made, width))
                 ask(made, at, np.union1d(close, left[epsilons[left] >= at * (1 - _REACH) - 1e-3]))
             # where lines serve all they were set up for the next may be further apart
             tried[close] = False
@@ -145,6 +151,21 @@ class Asked:
             tried[near] = further == 1
             further = min(2 * further, _FURTHEST) if served else 1.0
         return lower, upper
+
+
+def _to_be_had(kept: Sequence[Kept], epsilons: Array, tolerances: Array) -> Array:
+    """How wide log delta may stay: where a line was asked for no less and is as wide at its own place, others will be.
+
+    (Of those that tell something; the nearest one says.)
+    """
+    some = [line for line in kept if line.width < _TELLING * share(line.size)]
+    if not some:
+        return np.zeros(epsilons.shape)
+    places, asked, widths = (np.array([getattr(line, name) for line in some]) for name in ("at", "tolerance", "width"))
+    order = np.argsort(places, kind="stable")
+    middles = 0.5 * (places[order][1:] + places[order][:-1])
+    nearest = order[np.searchsorted(middles, epsilons)]
+    return np.where(asked[nearest] <= 1.01 * tolerances, _ALMOST * widths[nearest], 0.0)
 
 
 @np.errstate(all="ignore")
@@ -159,8 +180,3 @@ def heavy_curve(ways: Sequence[Steps], epsilons: Array, least: float, most: floa
     sizes = np.array([np.interp(epsilons, places, np.minimum(maker.rough(places), 0.0)) for maker in makers])
     widths = np.clip(least * np.exp(-sizes), least, most)
     return Asked(makers)(epsilons, sizes, widths / np.clip(-sizes, 1.0, _DEEP))
-
-
-def share(size: float) -> float:
-    """What a tolerance is a share of, where log delta is about `size`."""
-    return min(max(1.0, -size), _DEEP)

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hush.accounting.errors import corners
-from hush.accounting.grouping.asked import share
 from hush.accounting.grouping.links import Links, Model, extended
-from hush.accounting.grouping.powers import Power, of_lines
+from hush.accounting.grouping.makers import share
+from hush.accounting.grouping.powers import Power, least_of, of_lines
 from hush.accounting.pairs.losses import Array, Enclosed
 
 Oracle = Callable[[Array, Array, float | Array], tuple[Array, Array]]
@@ -34,7 +34,10 @@ _APART = 0.05  # logs of epsilons where it is had
 _SPARED = 0.6  # of the log of how much further out a chain may be: between points slopes are smaller by no more
 SHARP = 1e-4
 """Of log delta, at first."""
-_LEVELS = np.append(np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 4096.0, 28))  # that are tried, beside the model's
+_LEVELS = np.concatenate(  # that are tried, beside the model's
+    [-np.geomspace(32.0, 0.5, 13), np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 4096.0, 28)]
+)
+_CLOSER = 33  # between the best one's neighbours, where a power curve has a corner
 _BESIDE = 2.5  # widths on either side of a link where points are asked
 _FURTHER = np.array([2.0, 6.0, 14.0])  # and beyond them: where delta hardly falls other levels do as well
 _TOWARDS = 2.0 ** np.arange(7, -1, -1)
@@ -172,9 +175,8 @@ class Chain:
         wanted = max(links.epsilon, 1e-3 * float(at.sum()), 1e-9) * steep / (1 + steep)
         if for_delta:
             wanted = links.scale / (1 + steep)
-        allowed = 0.25 * max(tolerance * wanted, links.spare) / links.slopes.size
-        unsure = self.sharpness * np.array([share(float(size)) for size in self.model.at(at)])
-        unsure = np.maximum(unsure, self._seen(at))
+        allowed = 0.2 * max(tolerance * wanted, links.spare) / links.slopes.size
+        unsure = self._unsure(at)
         told = np.maximum(4 * unsure / ((1 + falls) * falls), (2 * unsure / falls) ** 2)
         # closer together, points say nothing of the slope
         square = np.maximum(allowed / falls, told)
@@ -203,22 +205,26 @@ class Chain:
         self.places = self.places[apart > np.max(width)]
         self._look_at(new)
 
-    def _seen(self, at: Array) -> Array:
-        """How well log delta is known nearby: no better than it is, points close together say nothing of a slope."""
+    def _unsure(self, at: Array) -> Array:
+        """How well log delta will be known: as well as it is nearby, where a line often tells more than it was asked.
+
+        Points closer together than that say nothing of a slope.
+        """
+        asked = self.sharpness * np.array([share(float(size)) for size in self.model.at(at)])
         gaps = self.upper - self.lower
         known = np.isfinite(gaps)
         if not known.any():
-            return np.zeros(at.shape)
+            return asked
         nearest = np.abs(np.subtract.outer(at, self.epsilons[known])).argmin(axis=1)
         near = np.abs(self.epsilons[known][nearest] - at) <= 0.02 * at
-        return np.where(near, 0.5 * gaps[known][nearest], 0.0)
+        return np.where(near, 0.5 * gaps[known][nearest], asked)
 
     def _look_at(self, new: Array) -> None:
         self.places = np.union1d(self.places, new)
         self.ask(new)
 
-    def power(self, *, glanced: bool = False) -> Power:
-        """A curve below g from end to end: the least of lines, and their mirror images beyond the diagonal."""
+    def lines(self, *, glanced: bool = False) -> tuple[Array, Array]:
+        """Logs of slopes and intercepts of lines, the least of which lies below g above the diagonal."""
         places = self.glanced if glanced else self.places
         at = np.searchsorted(self.epsilons, places)
         sharp = _sharp(np.nan_to_num(self.upper[at] - self.lower[at], nan=math.inf)) | np.isin(places, self.ends)
@@ -227,14 +233,32 @@ class Chain:
         lower, upper = self.lower[at], self.upper[at]
         slopes, values = lines_below(places, lower, upper, self.log_least)
         # from 0 to the first point delta is above its first chord, extended
-        return of_lines(np.append(slopes, 0.0), np.append(values, _extended_to_zero(places, lower, upper)))
+        return np.append(slopes, 0.0), np.append(values, _extended_to_zero(places, lower, upper))
 
-    def powers(self, levels: Array, size: int, *, glanced: bool = False) -> Array:
-        """Lower bounds on the logs of a group's powers at logs of levels, from what was looked at or glanced at."""
-        power, found = self.power(glanced=glanced), levels
+    def gains(self, levels: Array, size: int, *, glanced: bool = False) -> Array:
+        """Lower bounds on log(g(g(...g(a))) - a), a group's gain at logs of levels, from what was looked or glanced at.
+
+        What links gain adds up, so that its digits are kept where powers are hardly more than levels.  Beyond the
+        diagonal slopes are less than 1, and powers are followed instead.
+        """
+        lines = self.lines(glanced=glanced)
+        least = least_of(*lines)
+        found, at = np.full(levels.shape, -np.inf), levels
+        beyond = np.zeros(levels.shape, dtype=bool)
         for _ in range(size):
-            found = power.at(found)
-        return np.minimum(found, 0.0) - _margin(size, float(np.abs(levels).max()) + float(self.epsilons[-1]))
+            beyond |= at > least.end
+            found = np.logaddexp(found, least.at(at))
+            at = np.logaddexp(levels, found)
+        if beyond.any():
+            power, reached = of_lines(*lines), levels[beyond]
+            for _ in range(size):
+                reached = power.at(reached)
+            reached = np.minimum(reached, 0.0) - self._doubt(levels, size)
+            found[beyond] = reached + np.log(-np.expm1(np.minimum(levels[beyond] - reached, 0.0)))
+        return np.where(beyond, found, found - self._doubt(levels, size))
+
+    def _doubt(self, levels: Array, size: int) -> float:
+        return _margin(size, float(np.abs(levels).max()) + float(self.epsilons[-1]))
 
     def split(self, slopes: Array) -> float:
         """An upper bound on log delta of the group at epsilon = the sum of the e_i given."""
@@ -246,24 +270,47 @@ class Chain:
         return float(np.logaddexp.reduce(logs + after)) + _margin(self.size, size)
 
     def epsilon_below(self, links: Links, log_delta: float, *, glanced: bool = False) -> float:
-        """An epsilon at which delta is still too large; 0 where none was seen.
+        """An epsilon at which delta is still too large, log(1 + (gain - delta)/a); 0 where none was seen.
 
         Links may be fewer than the group's records: its power is at least that of fewer.
         """
-        levels = np.minimum(links.level + _LEVELS, 0.0)
-        powers = self.powers(levels, links.slopes.size, glanced=glanced)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            found = powers + np.log(-np.expm1(log_delta - powers)) - levels
-        best = float(np.nanmax(found, initial=0.0))
-        return max(best - _margin(1, abs(links.level)), 0.0)
+
+        def seen(levels: Array) -> Array:
+            gains = self.gains(levels, links.slopes.size, glanced=glanced)
+            return np.logaddexp(0.0, gains + np.log(-np.expm1(log_delta - gains)) - levels)
+
+        best = max(self._best(seen, links), 0.0)
+        # what is off of the quotient x counts x/(1 + x) times, which is no more than 1 and than log(1 + x)
+        return best - _margin(1, abs(links.level)) * min(best, 1.0)
 
     def log_delta_below(self, links: Links, epsilon: float, *, glanced: bool = False) -> float:
-        """A lower bound on log delta of the group, or of as many of its records as there are links."""
+        """A lower bound on log delta of the group, or of as many of its records as there are links.
+
+        That is gain - (e^epsilon - 1) a.
+        """
+        log_rise = epsilon + math.log(-math.expm1(-epsilon)) if epsilon > 0 else -math.inf
+        doubt = _margin(1, abs(links.level) + epsilon - min(log_rise, 0.0)) if epsilon > 0 else 0.0
+
+        def seen(levels: Array) -> Array:
+            gains = self.gains(levels, links.slopes.size, glanced=glanced)
+            return np.asarray(gains + np.log(-np.expm1(log_rise + levels + doubt - gains)))
+
+        return self._best(seen, links)
+
+    def _best(self, seen: Callable[[Array], Array], links: Links) -> float:
+        """The largest of bounds at some levels, each of which holds.
+
+        Of losses with a largest value the power curve has corners, and the best level is at one of them.
+        """
         levels = np.minimum(links.level + _LEVELS, 0.0)
-        powers = self.powers(levels, links.slopes.size, glanced=glanced)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            found = powers + np.log(-np.expm1(epsilon + levels + _margin(1, abs(links.level) + epsilon) - powers))
-        return float(np.nanmax(found, initial=-math.inf))
+        with np.errstate(all="ignore"):
+            found = np.nan_to_num(seen(levels), nan=-math.inf, posinf=-math.inf, neginf=-math.inf)
+            best = int(np.argmax(found))
+            if not math.isfinite(self.largest):
+                return float(found[best])
+            closer = np.linspace(levels[max(best - 1, 0)], levels[min(best + 1, levels.size - 1)], _CLOSER)
+            again = np.nan_to_num(seen(closer), nan=-math.inf, posinf=-math.inf, neginf=-math.inf)
+        return max(float(found[best]), float(again.max()))
 
 
 def _sharp(gaps: Array) -> NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from hush.accounting.contours.line import Line, log_peak
 from hush.accounting.gaussian import contour, jumps
 from hush.accounting.gaussian.landing import few_jumps_log_delta, sum_of_log_deltas
 from hush.accounting.gaussian.subsampled import Composition, chernoff_curve
+from hush.accounting.lattices import scales
 from hush.accounting.mixed import decaying, scattered
 from hush.accounting.pairs.bounded import largest_finite, largest_total, near_top
 from hush.accounting.pairs.hopeless import least_delta
@@ -25,11 +26,15 @@ from hush.accounting.tails import heavy
 from hush.accounting.tails.cells import Rough, Steps, rough_look
 from hush.accounting.tails.sides import Chernoff
 
-_BINS_KNOW = -400.0  # a log delta above which they tell about what it is
+DEEP = 200.0
+"""A log delta below minus that is known no less well."""
+_BINS_KNOW = -100.0  # a log delta above which they tell about what it is
 _MANY = -100.0  # a log delta for which many losses decide
 _NEGLIGIBLE = -36.0, -24.0, -16.0  # logs of what a line may miss: where the first takes too many nodes, more
 _LARGE = -30.0  # a log delta for which losses are mostly large
 _ORDERS = np.geomspace(0.8, 1.25, 21)  # as parts of a line's own
+_BLUNTEST = 3.0, 2e-3  # times what is wanted, and of log delta: lines that are no wider are not worth other sums
+_SUMMED = 1e-4  # of log delta: what sums are asked for at most
 _NOTHING = 1.0  # of log delta: known no better, leaks were taken for losses that decide
 _BLUNT = 0.3  # of log delta: known no better, bins cost less than labelled integrals
 _FURTHEST = 1e6  # an epsilon that no link needs
@@ -91,10 +96,18 @@ class Binned:
 
     steps: Steps
     one_sided: bool = False
+    blunt: list[float] = field(default_factory=list)
+    """Where lines told less than sums on lattices."""
+    unsummed: list[float] = field(default_factory=list)
+    """And where these told less."""
 
     @cached_property
     def task(self) -> scattered.Task:
         return scattered.Task.of(self.steps)
+
+    @cached_property
+    def sums(self) -> scales.Task:
+        return scales.Task(self.steps)
 
     @cached_property
     def largest(self) -> float:
@@ -143,6 +156,21 @@ class Binned:
         return self.smooth(epsilon, size, enough) or self.bins(epsilon, size, tolerance)
 
     def bins(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        """By lines or, where these tell little, by sums on two lattices, which serve smaller epsilons too."""
+        enough = tolerance * max(1.0, -size)
+        summed = self.look is not None and epsilon > 0 and not _near(epsilon, self.unsummed)
+        lines = None if summed and _near(epsilon, self.blunt) else self.lines(epsilon, size, tolerance)
+        width = math.inf if lines is None else width_at(lines, epsilon)
+        if not summed or width <= max(_BLUNTEST[0] * enough, _BLUNTEST[1] * share(size)):
+            return lines
+        sums = self.sums.curve_at(epsilon, size, max(enough, _SUMMED * share(size)))
+        if sums is not None and width_at(sums, epsilon) < width:
+            self.blunt.append(epsilon)
+            return sums
+        self.unsummed.append(epsilon)
+        return lines if lines is not None else self.lines(epsilon, size, tolerance)
+
+    def lines(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         by_tails = heavy.fits(self.steps)
         if self.look is not None and (epsilon > 0 or by_tails):
             found = heavy.curve_at(self.look, epsilon, size, tolerance)
@@ -396,3 +424,8 @@ def width_at(curve: Curve, epsilon: float) -> float:
 def _at(curve: Curve, epsilon: float) -> tuple[float, float]:
     lower, upper = curve(np.array([epsilon]))
     return float(lower[0]), float(upper[0])
+
+
+def share(size: float) -> float:
+    """What a tolerance is a share of, where log delta is about `size`."""
+    return min(max(1.0, -size), DEEP)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -152,8 +153,59 @@ def of_steps(log_p: Array, log_q: Array, log_infinite: float, log_middle: float)
     return Power(whole, np.maximum.accumulate(np.minimum(heights[kept], 0.0)))
 
 
+@dataclass(frozen=True)
+class Gains:
+    """What attacks gain, power less type I error, up to the diagonal: the least of straight lines, in logarithms.
+
+    The steepest first: logs of slopes, of intercepts, and of the type I errors from which on each is the least.
+    """
+
+    slopes: Array
+    intercepts: Array
+    starts: Array
+
+    @cached_property
+    def diagonal(self) -> Array:
+        """Where each line has as much power as it leaves unseen type I errors: 1 - alpha."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(
+                np.log1p(-np.exp(np.minimum(self.intercepts, 0.0))) - np.logaddexp(0.0, self.slopes), dtype=np.float64
+            )
+
+    @cached_property
+    def last(self) -> int:
+        """The line that crosses the diagonal."""
+        return int(np.argmax(self.diagonal <= np.append(self.starts[1:], np.inf)))
+
+    @property
+    def end(self) -> float:
+        return float(self.diagonal[self.last])
+
+    def at(self, alpha: Array) -> Array:
+        """Log of the gain at logs of type I errors: v + (e^t - 1) alpha of the lines nearby, a sum of positive terms.
+
+        (Of three of them: rounding may be unsure which is the least.)
+        """
+        here = np.searchsorted(self.starts, alpha, side="right") - 1
+        found = np.full(alpha.shape, np.inf)
+        with np.errstate(divide="ignore"):
+            rises = self.slopes + np.log(-np.expm1(-self.slopes))
+        for k in (here - 1, here, here + 1):
+            k = np.clip(k, 0, self.slopes.size - 1)
+            found = np.minimum(found, np.logaddexp(self.intercepts[k], rises[k] + alpha))
+        return found
+
+
 def of_lines(log_slopes: Array, log_intercepts: Array) -> Power:
     """The least of straight lines with slopes of at least 1, up to the diagonal, and its mirror image."""
+    least = least_of(log_slopes, log_intercepts)
+    alpha = np.append(least.starts[: least.last + 1], least.end)
+    log_q = _steps(alpha)
+    return of_steps(least.slopes[: least.last + 1] + log_q, log_q, float(least.intercepts[0]), -np.inf)
+
+
+def least_of(log_slopes: Array, log_intercepts: Array) -> Gains:
+    """The lines that are the least of all somewhere."""
     order = np.lexsort((log_intercepts, -log_slopes))
     slopes, intercepts = log_slopes[order], log_intercepts[order]
     kept: list[int] = []
@@ -173,14 +225,7 @@ def of_lines(log_slopes: Array, log_intercepts: Array) -> Power:
             meets = -math.inf
         kept.append(k)
         starts.append(meets)
-    steep, crossed = slopes[kept], intercepts[kept]
-    ends = np.append(starts[1:], np.inf)
-    with np.errstate(divide="ignore"):
-        diagonal = np.log1p(-np.exp(np.minimum(crossed, 0.0))) - np.logaddexp(0.0, steep)
-    last = int(np.argmax(diagonal <= ends))
-    alpha = np.append(starts[: last + 1], diagonal[last])
-    log_q = _steps(alpha)
-    return of_steps(steep[: last + 1] + log_q, log_q, float(crossed[0]), -np.inf)
+    return Gains(slopes[kept], intercepts[kept], np.array(starts, dtype=np.float64))
 
 
 def _meeting(steep: float, low: float, flat: float, high: float) -> float:

@@ -22,6 +22,7 @@ _SCALES = 0.8, 1.25
 _SHARPER = 20.0  # times, at most, from one look to the next
 _NEAR = 0.1  # of log delta: so close, others would be no better
 _NARROWED = 0.7  # times what was known before: a look that was worth it
+_ENOUGH = 4.0  # times as wide as was asked for, of log delta, which changes faster than epsilon
 _MOVED = 0.005  # of epsilon: links that moved no more are where they belong
 _FURTHER = 2.0, 1.1  # times an epsilon where delta is next to 1: if it still is there, a rough look will do
 _NEXT_TO_ONE = 20.0  # minus the log of a share of delta that is left out
@@ -166,7 +167,7 @@ def log_delta(
 ) -> tuple[float, float]:
     """Certified bounds on log delta of the group at one epsilon."""
     chain = Chain(oracle, rough, size, log_least, largest)
-    chain.sharpness = max(SHARP, tolerance / 3)
+    chain.sharpness = max(SHARP, tolerance / 4)
     low, high = -math.inf, 0.0
     links = _links_at(chain, at, tolerance, _FURTHER[0])
     for _ in range(_GLANCES):
@@ -200,6 +201,8 @@ def log_delta(
             break
         if chain.epsilons.size > MOST or (k > 1 and not high - low < _NARROWED * width):
             break  # nor would another look help
+        if high - low <= _ENOUGH * tolerance * links.scale:
+            break  # nor is it worth one
         width = high - low
         chain.sharpness /= 3 if high - low < 0.3 else 1
     return min(low, high), max(low, high)

@@ -212,7 +212,8 @@ class Stretch:
         best, edge = divmod(int(np.argmin(found)), found.shape[1])
         used = [float(shifts[best])] if edge == 0 else [0.0, float(shifts[best])]
         missed = [self.log_errors(count, np.array([order]), 0.0, shift)[0] for shift in used]
-        total = float(np.logaddexp.reduce([math.log(float(found.min())) + peak, *missed]))
+        smallest = max(float(found.min()), 1e-300)  # what underflowed is less than that
+        total = float(np.logaddexp.reduce([math.log(smallest) + peak, *missed]))
         return total + UNIT_ROUNDOFF * (256 + 16 * float(np.abs(logs).max()))
 
 
