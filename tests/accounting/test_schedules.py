@@ -13,10 +13,11 @@ from scipy.special import ndtr
 
 from hush.accounting import Bounds, Gaussian, Mechanism, compose
 from hush.accounting.contours import thinning
-from hush.accounting.gaussian import contour, decay, integrals, landing, rules, shifted, subsampled, transform
+from hush.accounting.gaussian import closed, contour, decay, integrals, landing, rules, shifted, subsampled, transform
 from hush.accounting.gaussian.strips import Edge, Part
 from hush.accounting.gaussian.transform import Step
 from hush.accounting.kinds import directions
+from hush.accounting.pairs.points import Points, on_lines
 from hush.accounting.tails import heavy
 
 SAMPLED = [
@@ -242,3 +243,51 @@ def test_the_add_direction_of_a_schedule_needs_no_labels() -> None:
     low, high = labelled.log_delta(epsilon)
     assert low[0] <= upper[0]
     assert lower[0] <= high[0]
+
+
+def test_what_a_line_leaves_out_counts_however_far_out_it_is_asked() -> None:
+    """It was capped at e^700 of the line's own scale: log delta of -8.7e7 at most, where one step alone has -5968.6."""
+    steps = (Step(4.385338885467355e-09, 6.295612958762551, 1000),)
+    task, c, _ = contour.solve_for_delta(steps, 0.0, contour.REMOVE, math.log(3.93e-61))
+    line = contour.line(task, c)
+    assert line is not None
+    assert line.log_delta(np.array([0.136357249606692]))[1][0] > -5962
+
+
+@pytest.mark.parametrize(("rate", "epsilon"), [(0.9, -180.0), (0.8987222565805062, -181.90066080823647)])
+def test_a_step_at_an_epsilon_far_below_0_has_a_lower_and_an_upper_bound(rate: float, epsilon: float) -> None:
+    """Margins that are a share of epsilon were negative there: the upper bound on log delta was -1.1e-15."""
+    (low,), (high,) = closed.single_curve(Step(rate, 0.1, 1), contour.ADD)(np.array([epsilon]))
+    with mp.workdps(120):
+        mu, e = mp.mpf(10), mp.mpf(epsilon)
+        # delta = 1 - e^eps + e^eps delta'(-eps), the other direction's being that of a sampled Gaussian in closed form
+        inner = mp.log((mp.exp(-e) - 1 + mp.mpf(rate)) / mp.mpf(rate))
+        other = mp.mpf(rate) * (mp.ncdf(mu / 2 - inner / mu) - mp.exp(inner) * mp.ncdf(-mu / 2 - inner / mu))
+        truth = mp.log(1 - mp.exp(e) + mp.exp(e) * other)
+        assert mp.mpf(float(low)) <= truth <= mp.mpf(float(high)) <= 0
+
+
+def test_transforms_of_several_laws_at_once_are_their_own_at_any_tilt() -> None:
+    """A shorter law was filled up with a point at 0, which is all that counts where all of its own lie far below."""
+    laws = [
+        Points(np.array([-1.0, 0.0, 1.0]), np.log([0.3, 0.3, 0.4])),
+        Points(np.array([-5.0, -4.0]), np.log([0.5, 0.5])),
+    ]
+    values, errors, scales = on_lines(laws, 3e5, 0.3, 3)
+    assert abs(scales[1] - (math.log(0.5) - 4 * 3e5)) < 1e-9 * 3e5
+    assert np.all(np.abs(values[1] - np.exp(-4j * 0.3 * np.arange(3))) <= errors[1])
+
+
+def test_the_direction_that_reveals_more_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of real runs that is nearly always the one in which a record is removed: so the other's curve is made larger."""
+    own, composition = subsampled._epsilon, subsampled.Composition((Step(0.01, 1.0, 100),))
+    before = subsampled.epsilon(composition, math.log(1e-5))
+
+    def larger(composition: subsampled.Composition, direction: int, target: float) -> object:
+        (low, high), curve = own(composition, direction, target)
+        return ((2 * before[0], 2 * before[1]), None) if direction == contour.ADD else ((low, high), curve)
+
+    monkeypatch.setattr(subsampled, "_epsilon", larger)
+    for seen in ("_is_below", "_is_mirrored_below"):
+        monkeypatch.setattr(subsampled, seen, lambda *_: False)
+    assert subsampled.epsilon(composition, math.log(1e-5)) == (2 * before[0], 2 * before[1])

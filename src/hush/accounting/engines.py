@@ -76,7 +76,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
         found = engine(steps, log_delta, tolerance)
         low, high = max(low, found[0]), min(high, found[1])
         # the lattice knows less of heavy tails and of many kinds, and bins less of deltas close to delta(0)
-        best = engine in (replaced_few.epsilon, decaying.epsilon) or (engine is by_tails and heavy.fits(steps))
+        best = engine is replaced_few.epsilon or (engine is by_tails and heavy.fits(steps))
         enough = max(1.1 * tolerance, _ENOUGH if best else 0.0)
         if low >= EPSILON_LIMIT or high <= known or high - low <= max(enough * high, _FINEST) < math.inf:
             break

@@ -73,10 +73,9 @@ class Line:
         error = factor * (rounded + turning * np.abs(epsilon[:, 0]))
         error += np.exp(self.log_tail) / (np.pi * self.nodes[-1].imag) + self._aliases(epsilon[:, 0])
         offset = self.log_scale - self.c * epsilon[:, 0]
-        dropped = np.exp(np.minimum(self.log_dropped - offset, 700.0))
         with np.errstate(divide="ignore", invalid="ignore"):
             lower = np.where(total > error, np.log(np.maximum(total - error, 0.0)), -np.inf) + offset
-            upper = np.log(np.maximum(total + error, 0.0) + dropped) + offset
+            upper = np.logaddexp(np.log(np.maximum(total + error, 0.0)) + offset, self.log_dropped)
         margin = 8 * UNIT_ROUNDOFF * (np.abs(offset) + abs(self.log_scale) + np.abs(self.c * epsilon[:, 0]) + 1)
         return lower - margin, np.minimum(upper + margin, 0.0)
 

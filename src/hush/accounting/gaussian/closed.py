@@ -89,7 +89,7 @@ def _plateau(step: Step, direction: int, epsilons: Array, inner: Array, doubt: A
         tails = _gaussian_log_complement(mu, direction * inner)
         most = np.log(step.rate) + (0.0 if direction == REMOVE else epsilons + inner)
         low, high = complements(*_within(tails, doubt))
-        sizes = 4 + abs(np.log(step.rate)) + np.abs(low) + (0.0 if direction == REMOVE else epsilons + doubt)
+        sizes = 4 + abs(np.log(step.rate)) + np.abs(low) + (0.0 if direction == REMOVE else np.abs(epsilons) + doubt)
     return np.asarray(most + low - 8 * 2.0**-53 * sizes), np.asarray(most + high + 8 * 2.0**-53 * sizes)
 
 

@@ -229,6 +229,7 @@ def _evaluate(
         log_tail += repeats * shifted.log_decay(fine, real_power, height, float(np.log(modulus[0])) + scale)
     error = error + 4 * UNIT_ROUNDOFF * np.abs(total)
     scale = float(total[0].real)
+    log_tail += value - scale  # the value is one from above
     shape = np.exp(total - scale)
     return Line(
         c=c,

@@ -55,8 +55,9 @@ def fine_enough(
     for shift in shifts(grid).tolist():
         size = _log_bound_along(grid, shift, real_power, height)
         polynomial = 0.5 * shift**2 + np.log(3 + 2 * (abs(real_power) + height))
-        needed = np.logaddexp(size, polynomial) + np.log(2) - log_error - scale
-        strips.append((-min(2 * np.pi * shift / max(float(needed), 1.0), grid.spacing), shift))
+        needed = float(np.logaddexp(size, polynomial) + np.log(2) - log_error - scale)
+        widest = 2 * np.pi * shift / max(needed, 1.0) if np.isfinite(needed) else 0.0
+        strips.append((-min(widest, grid.spacing), shift))
     strips.sort()
     best, least = grid, np.inf
     for spacing, shift in strips:

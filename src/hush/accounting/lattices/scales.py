@@ -29,7 +29,7 @@ from hush.accounting.gaussian.closed import inner_loss
 from hush.accounting.mixed import scattered
 from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.pairs.points import Points, exact
-from hush.accounting.tails.binning import enclosing
+from hush.accounting.tails.binning import below, enclosing
 from hush.accounting.tails.sides import Side
 
 Steps = Sequence[tuple[Pair, int]]
@@ -48,6 +48,7 @@ _LISTED = 1000  # sums of losses at points that are kept as they are
 _BALANCED = 3  # rounds
 _SURE = 30.0  # minus the log of a share of delta that rounding may add
 _LOST = 1e-296  # of all mass, tilted: more than what is lost at one point to products too small for floating point
+_UNDERFLOW = 2e-319  # what one point loses to products too small for floating point
 _LEAST = 1e-200  # of it, that is left
 _LOWEST = 45.0  # log of how much more it counts moved up
 _MISSED = 1e-289  # what laws of floating-point masses may miss
@@ -156,8 +157,10 @@ class Sums:
             here = (index >= frame.first) & (index <= frame.last)
             found[index[here] - frame.first] += some[here]
             low, high = index < frame.first, index > frame.last
-            if frame.above and low.any():  # moved up, P-mass kept
-                found[0] += float(some[low] @ np.exp(frame.tilt * frame.coarse * (frame.first - index[low])))
+            if frame.above and low.any():  # moved up, P-mass kept, and what each may have lost to underflow
+                found[0] += float(
+                    (some[low] + _UNDERFLOW) @ np.exp(frame.tilt * frame.coarse * (frame.first - index[low]))
+                )
             if high.any() and frame.above:
                 logs = np.log(some[high] + _LOST) - frame.tilt * frame.coarse * index[high] + scale
                 log_infinite = float(np.logaddexp(log_infinite, np.logaddexp.reduce(logs)))
@@ -247,16 +250,15 @@ def _single(pair: Pair, frame: Frame) -> tuple[Points, Points, float]:
 
 def _less(pair: Pair, ends: Array) -> Points:
     """What reveals less: bins seen as one outcome, of Gaussian noise also where masses have only logarithms."""
-    law, far = enclosing(pair, ends)[0], _Far.of(pair, ends)
+    far = _Far.of(pair, ends)
     if far is None:
-        return law
-    near = law.losses <= ends[far.first]
-    losses, logs = law.losses[near], law.logs[near]
+        return enclosing(pair, ends)[0]
+    law = below(pair, ends[: far.first + 1])[0]
     found = far.log_p - far.log_q - far.off_p - far.off_q
     told = np.isfinite(found) & (far.off_p + far.off_q < 1e-3)
     return Points(
-        np.append(losses, found[told] - far.rounding[told]),
-        np.append(logs, (far.log_p - far.off_p)[told]),
+        np.append(law.losses, found[told] - far.rounding[told]),
+        np.append(law.logs, (far.log_p - far.off_p)[told]),
         law.infinite,
     )
 

@@ -34,7 +34,7 @@ from hush.accounting.pairs.losses import (
 
 _BLOCK = 64  # nodes in a row, at most
 _TOGETHER = 1 << 16  # products of a node of a row and a point, for several laws at once
-_NOTHING = -1e6  # log of the mass of a point that isn't there
+_NOTHING = -1e6  # log of the mass of a point that isn't there, as a share
 LOOSE = 2e-13  # of a largest loss: what sampling it loses, at rates from 1e-300 on
 
 
@@ -152,9 +152,12 @@ def on_lines(laws: Sequence[Points], c: float, spacing: float, count: int) -> tu
         together = max(_TOGETHER // (points * min(count, _BLOCK)), 1)
         together = min(together, sum(2 * laws[k].size > points for k in order))
         few, order = order[-together:], order[:-together]
-        losses, logs = np.zeros((together, points)), np.full((together, points), _NOTHING)
+        losses, logs = np.empty((together, points)), np.empty((together, points))
         for row, k in enumerate(few):
             losses[row, : laws[k].size], logs[row, : laws[k].size] = laws[k].losses, laws[k].logs
+            largest = int(np.argmax(laws[k].logs))  # beside it the others are nothing at any tilt
+            losses[row, laws[k].size :] = laws[k].losses[largest]
+            logs[row, laws[k].size :] = laws[k].logs[largest] + _NOTHING
         values[few], errors[few], scales[few] = _on_line(losses, logs, c, spacing, count)
     return values, errors, scales
 

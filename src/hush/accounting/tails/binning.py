@@ -30,7 +30,12 @@ _FAR = 300.0
 def enclosing(pair: Pair, edges: Array) -> tuple[Points, Points]:
     """Two finite laws that reveal less and more than the pair, from its bins."""
     far = faint(pair, edges)
-    return _enclosing(pair, edges) if far is None else far.beyond(_enclosing(pair, edges[: far.first + 1], open=True))
+    return _enclosing(pair, edges) if far is None else far.beyond(below(pair, edges[: far.first + 1]))
+
+
+def below(pair: Pair, edges: Array) -> tuple[Points, Points]:
+    """The same, without what lies beyond the last edge."""
+    return _enclosing(pair, edges, open=True)
 
 
 def _enclosing(pair: Pair, edges: Array, *, open: bool = False) -> tuple[Points, Points]:

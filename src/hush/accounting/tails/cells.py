@@ -43,7 +43,7 @@ _LONG = 50_000_000  # steps
 _FEW = 0.1  # large losses expected: with more of them they aren't one at a time
 _BENT = 40.0  # a second difference beyond which three values aren't on a parabola
 _STEEP = 400.0  # bins a bracket may have for that its line is steep
-_GAP = 0.12  # between logs of orders, or twice that
+_GAP, _SMALLER = 0.25, 0.12  # between logs of orders, and where several kinds, but not very many, decide together
 _FINEST, _FINE = 4, 36  # of the points, which deep deltas with their steep orders need; and of all kinds together
 MANY = 10  # kinds of steps that share a budget
 
@@ -245,7 +245,8 @@ def _rough_look(steps: tuple[tuple[Pair, int], ...]) -> Rough:
     last = float(survey.reach)
     ends = first * _RATIO ** np.arange(max(2, math.ceil(math.log(last / first) / math.log(_RATIO)) + 1))
     lowest, highest = 1e-3 / EPSILON_LIMIT, 1e3 / deviation + 10
-    orders = np.geomspace(lowest, highest, math.ceil(math.log(highest / lowest) / (_GAP if fineness > 1 else 2 * _GAP)))
+    gap = _SMALLER if 1 < fineness < _FINEST else _GAP
+    orders = np.geomspace(lowest, highest, math.ceil(math.log(highest / lowest) / gap))
     starts = np.searchsorted(nodes, np.append(-np.inf, ends[:-1]), side="right")
     stops = np.append(starts[1:], nodes.size)
     cells = np.full((len(few.steps), ends.size, orders.size), -1e5)
