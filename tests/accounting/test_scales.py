@@ -11,7 +11,8 @@ from hush.accounting.gaussian import subsampled
 from hush.accounting.gaussian.contour import ADD, REMOVE
 from hush.accounting.grouping import makers
 from hush.accounting.kinds import directions, gaussian_composition
-from hush.accounting.lattices.scales import Frame, Task, on_lattices
+from hush.accounting.lattices.scales import Task
+from hush.accounting.lattices.sums import Frame, on_lattices
 from hush.accounting.pairs.points import Points
 
 

@@ -1,5 +1,6 @@
 """Any composition of pairs, enclosed by two laws on a lattice: what no contour integral answers, and whole curves.
 
 lattice     epsilon and delta; laws discretises and composes, readings says what a law tells
-scales      whole curves of a few large losses among many small ones, on two lattices at once
+scales      whole curves of a few large losses among many small ones, on two lattices at once: sums adds up laws on
+            them, bins has one step's law
 """

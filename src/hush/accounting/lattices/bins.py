@@ -1,0 +1,134 @@
+"""One step's law in bins that end at lattice points, on the safe side, also where masses have only logarithms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import log_ndtr
+
+from hush.accounting.among.stacks import log_bins
+from hush.accounting.gaussian.closed import inner_loss
+from hush.accounting.lattices.sums import SMALL, UNIT, Frame
+from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.pairs.points import Points, exact
+from hush.accounting.tails.binning import below, enclosing
+
+_BALANCED = 3  # rounds
+_MISSED = 1e-289  # what laws of floating-point masses may miss
+_DEEP = -600.0  # log of a tail below which masses have only logarithms
+
+
+def law_of(pair: Pair, frame: Frame) -> tuple[Points, Points, float]:
+    """One step's law, near lattice points but for an origin; as it was enclosed; and that origin."""
+    side = (pair.upper if frame.above else pair.lower) if isinstance(pair, Enclosed) else pair
+    known, edges = exact(side), frame.edges
+    if isinstance(known, Points):
+        return known, known, 0.0
+    origin = _origin(side)
+    if frame.above:
+        law = _more(side, edges + origin)
+        return Points(law.losses - origin, law.logs, law.infinite, log_hidden=law.log_hidden), law, origin
+    # bins of large losses whose own losses are those of lattice points, or a little more
+    large = np.flatnonzero(edges > (SMALL + 0.5) * frame.coarse)
+    ends = edges.copy()
+    ends[large] -= 0.5 * frame.coarse
+    for k in range(_BALANCED):
+        law = _less(side, ends + origin)
+        losses = law.losses - origin
+        bins = np.searchsorted(ends, losses, side="right") - 1
+        told = bins >= large[0] if large.size else np.zeros(bins.shape, dtype=bool)
+        if k == _BALANCED - 1 or not told.any():
+            break
+        missing = np.interp(edges[large], losses[told], edges[bins[told]] - losses[told])
+        missing += 1e-3 * np.abs(missing) + 1e-9 * frame.coarse
+        ends[large] += np.clip(missing, -0.2 * frame.coarse, 0.2 * frame.coarse)
+    return Points(losses, law.logs, law.infinite), law, origin
+
+
+def _less(pair: Pair, ends: Array) -> Points:
+    """What reveals less: bins seen as one outcome, of Gaussian noise also where masses have only logarithms."""
+    far = _Far.of(pair, ends)
+    if far is None:
+        return enclosing(pair, ends)[0]
+    law = below(pair, ends[: far.first + 1])[0]
+    found = far.log_p - far.log_q - far.off_p - far.off_q
+    told = np.isfinite(found) & (far.off_p + far.off_q < 1e-3)
+    return Points(
+        np.append(law.losses, found[told] - far.rounding[told]),
+        np.append(law.logs, (far.log_p - far.off_p)[told]),
+        law.infinite,
+    )
+
+
+def _more(pair: Pair, ends: Array) -> Points:
+    """What reveals more: bins split between their ends, of Gaussian noise also where masses have only logarithms.
+
+    With a bin's P as large and Q as small as they may be.  (What enclosing laws count beyond their last edge is counted
+    here, bin by bin; masses too small for floating point, at losses below 0, are put at 0.)
+    """
+    far = _Far.of(pair, ends)
+    if far is None:
+        return enclosing(pair, ends)[1]
+    law = enclosing(pair, ends[: far.first + 1])[1]
+    low, high = ends[far.first : -1], ends[far.first + 1 :]
+    log_p, log_q = far.log_p + far.off_p, far.log_q - far.off_q
+    whole = np.log(-np.expm1(low - high))
+    # (P - e^lo Q)/(1 - e^{lo-hi}) at the upper end, no more than P, and the rest, rounded up, at the lower one
+    up = log_p + np.log(np.clip(-np.expm1(low + log_q - log_p - far.rounding), 0.0, 1.0)) - whole
+    up = np.minimum(np.where(np.isnan(up), log_p, up), log_p)
+    down = low + log_q + np.log(np.clip(-np.expm1(log_p - log_q - high - far.rounding), 0.0, 1.0)) - whole
+    down = np.minimum(np.where(np.isnan(down), log_p, down), log_p)
+    return Points(
+        np.concatenate([law.losses, [0.0], low, high]),
+        np.concatenate([law.logs, [math.log(_MISSED)], down + far.rounding, up + far.rounding]),
+        0.0,
+        log_hidden=far.log_beyond,
+    )
+
+
+@dataclass(frozen=True)
+class _Far:
+    """Bins of a Gaussian release, on a sample or not, from an edge on: logs of P- and Q-masses, how far these are off.
+
+    P is (1-p) Q + p P', and Q and P' are a Gaussian's.
+    """
+
+    first: int
+    log_p: Array
+    log_q: Array
+    off_p: Array
+    off_q: Array
+    rounding: Array
+    log_beyond: float
+
+    @staticmethod
+    def of(pair: Pair, ends: Array) -> _Far | None:
+        """None where no tail is that small, or the pair is another."""
+        rate, inner = (pair.rate, pair.inner) if isinstance(pair, Poisson | Uniform) else (1.0, pair)
+        above = np.flatnonzero(ends > 0)
+        if not isinstance(inner, GaussianPair) or above.size < 2:
+            return None
+        mu, at = inner.mu, ends[above] if rate == 1 else inner_loss(rate, ends[above])
+        tails = log_ndtr(mu / 2 - at / mu) + math.log(rate)
+        if rate < 1:
+            tails = np.logaddexp(tails, log_ndtr(-mu / 2 - at / mu) + math.log1p(-rate))
+        deep = np.flatnonzero(tails < _DEEP)
+        if deep.size < 2 or deep[0] == 0:
+            return None
+        (log_p, off_p), (log_q, off_q) = (log_bins(at[deep] / mu + way * mu / 2, mu) for way in (-1, 1))
+        if rate < 1:
+            log_p = np.logaddexp(log_p + math.log(rate), log_q + math.log1p(-rate))
+            off_p = np.maximum(off_p, off_q)
+        rounding = 32 * UNIT * (1 + np.abs(log_p) + np.abs(log_q) + ends[above[deep[1:]]])
+        last = float(tails[-1])
+        return _Far(int(above[deep[0]]), log_p, log_q, off_p, off_q, rounding, last + 1e-9 * (1 + abs(last)))
+
+
+def _origin(pair: Pair) -> float:
+    """The loss of most of the mass: on a Poisson sample that of no hit."""
+    sample = pair.pair if isinstance(pair, Reversed) else pair
+    if not isinstance(sample, Poisson) or not sample.rate < 1:
+        return 0.0
+    return math.log1p(-sample.rate) if sample is pair else -math.log1p(-sample.rate)
