@@ -288,6 +288,5 @@ def test_the_direction_that_reveals_more_is_quoted(monkeypatch: pytest.MonkeyPat
         return ((2 * before[0], 2 * before[1]), None) if direction == contour.ADD else ((low, high), curve)
 
     monkeypatch.setattr(subsampled, "_epsilon", larger)
-    for seen in ("_is_below", "_is_mirrored_below"):
-        monkeypatch.setattr(subsampled, seen, lambda *_: False)
+    monkeypatch.setattr(subsampled, "_is_below", lambda *_: False)
     assert subsampled.epsilon(composition, math.log(1e-5)) == (2 * before[0], 2 * before[1])

@@ -44,4 +44,6 @@ def standing(ordered: Sequence[Item], groups: int = GROUPS) -> list[tuple[Item, 
 
 def thinned(steps: Sequence[Step]) -> list[Step]:
     """Some of the steps, counted for all of them, and at least once."""
+    if len(steps) <= _FEW:
+        return list(steps)
     return [replace(step, count=max(step.count * share, 1.0)) for step, share in standing(steps, _FEW)]

@@ -80,26 +80,21 @@ def epsilon(composition: Composition, log_delta: float) -> tuple[float, float]:
     (low, high), curve = _epsilon(composition, REMOVE, log_delta)
     if (low, high) == (0.0, 0.0):
         return low, high  # delta(0) is the total variation, the same in both directions
-    if curve is not None and _is_mirrored_below(curve, high, log_delta):
-        return low, high
     other = _mirrored_epsilon(curve, high, log_delta) if curve is not None and high < _TINY else None
     if other is None:
-        if _is_below(composition, ADD, high, log_delta):
+        if _is_below(composition, ADD, high, log_delta, curve):
             return low, high
         other, _ = _epsilon(composition, ADD, log_delta)
     return max(low, other[0]), max(high, other[1])
 
 
 @_QUIETLY
-def _is_mirrored_below(curve: Curve, epsilon: float, target: float) -> bool:
-    """Whether delta(epsilon) <= target in the other direction is seen on this one's curve, which costs no integral."""
-    return epsilon < np.inf and bool(mirrored(curve)(np.array([epsilon]))[1][0] <= target)
-
-
-@_QUIETLY
 def _mirrored_epsilon(curve: Curve, epsilon: float, target: float) -> tuple[float, float] | None:
     """The other direction's epsilon from this one's curve, if that is narrow: near 0 one integral serves both."""
-    low, high = certified_root(mirrored(curve), epsilon, target)
+    other = mirrored(curve)
+    if other(np.array([epsilon]))[1][0] <= target:
+        return 0.0, epsilon  # no larger than this one's
+    low, high = certified_root(other, epsilon, target)
     return (low, high) if is_narrow(low, high) else None
 
 
@@ -146,8 +141,8 @@ def is_nothing(composition: Composition, epsilon: float) -> bool:
 
 
 @_QUIETLY
-def _is_below(composition: Composition, direction: int, epsilon: float, target: float) -> bool:
-    """Whether delta(epsilon) <= target in this direction can be seen without computing it."""
+def _is_below(composition: Composition, direction: int, epsilon: float, target: float, other: Curve | None) -> bool:
+    """Whether delta(epsilon) <= target in this direction can be seen without computing it, or on the other's curve."""
     if not np.isfinite(epsilon):
         return True
     if direction == ADD and composition.gaussian == 0:
@@ -160,7 +155,11 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
     task = contour.problem(composition.steps, composition.gaussian, direction, target)
     points = np.geomspace(0.3, 300.0, 40) / epsilon
     bound = chernoff(task.log_mgf, epsilon, points)
-    if np.logaddexp(bound + 1e-6, task.log_dropped) <= target or _blurred(composition, direction, epsilon) <= target:
+    if np.logaddexp(bound + 1e-6, task.log_dropped) <= target:
+        return True
+    if other is not None and mirrored(other)(np.array([epsilon]))[1][0] <= target:
+        return True
+    if _blurred(composition, direction, epsilon) <= target:
         return True
     for tolerance in (landing.ROUGH, _SHARPEST) if epsilon < _TINY else (landing.ROUGH,):
         curve, _ = _curve_at(composition, direction, epsilon, False, tolerance, contour.is_complement(target))
