@@ -6,6 +6,7 @@ import numpy as np
 
 from hush.accounting.gaussian.transform import LOG_SQRT_2PI, Array, Grid, log_ratio
 
+_SPARE = 5.0  # log of how much more than what is wanted sides may add: no narrower strip is worth less
 _LARGE = 600.0  # a loss whose exponential is a floating-point number
 
 
@@ -49,7 +50,7 @@ def fine_enough(
     """The fewest nodes that a strip proves good to exp(log_error), over e^scale, up to |Im r| = height; and its sides.
 
     Of strips that allow for the same spacing the narrowest, and at up to twice the nodes, but no more than `most`, one
-    whose sides add less than that, or else the least.
+    whose sides add about as little, or else the least.
     """
     strips = []
     for shift in shifts(grid).tolist():
@@ -69,7 +70,7 @@ def fine_enough(
         sides = end_sizes(fine, real_power, height, shift, scale)
         if sides < least:
             best, least = fine, sides
-        if least <= np.exp(log_error):
+        if least <= np.exp(log_error + _SPARE):
             break
     return best, least
 

@@ -27,6 +27,7 @@ from hush.accounting.pairs.losses import GaussianPair, Pair, Poisson
 _QUIETLY = np.errstate(all="ignore")
 """Overflows and NaNs are expected in corners and never pass for a bound: all that is returned has been compared."""
 _FEW = 8
+"""Epsilons that may each have a line of their own, and kinds of steps whose lines cost little."""
 _LONELY = 4
 """Of many points, so many may each need a line of their own: then the lattice serves the rest together."""
 _ENOUGH_FOR_MANY = 1e-6
@@ -159,8 +160,8 @@ def _is_below(composition: Composition, direction: int, epsilon: float, target: 
         return True
     if other is not None and mirrored(other)(np.array([epsilon]))[1][0] <= target:
         return True
-    if _blurred(composition, direction, epsilon) <= target:
-        return True
+    if len(composition.steps) > _FEW and _blurred(composition, direction, epsilon) <= target:
+        return True  # of few kinds the curve itself costs no more
     for tolerance in (landing.ROUGH, _SHARPEST) if epsilon < _TINY else (landing.ROUGH,):
         curve, _ = _curve_at(composition, direction, epsilon, False, tolerance, contour.is_complement(target))
         lower, upper = (-np.inf, 0.0) if curve is None else (float(side[0]) for side in curve(np.array([epsilon])))
