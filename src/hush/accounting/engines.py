@@ -35,7 +35,7 @@ Engine = Callable[[Steps, float, float], tuple[float, float]]
 
 NEAR_ONE = -0.1  # log of a delta above which the digits of 1 - delta count
 FEW = 4  # epsilons that may each have a look of their own
-_ENOUGH = 0.02  # the relative width of an interval that no other engine makes narrower
+_ENOUGH = 0.01  # the relative width of an interval that no other engine makes narrower
 _FINEST = 1e-12  # the width of an interval that is narrow enough whatever epsilon
 _NEXT_TO_ONE = -34.0  # log of 1 - delta: in floating point it is 1
 _LOWEST = -600.0  # log of a delta that no floating-point number shows much of

@@ -11,7 +11,7 @@ import numpy as np
 
 from hush.accounting.gaussian.transform import Step
 
-GROUPS = 4
+GROUPS = 4  # of labels, and fewer of steps, for which whole set-ups are tried
 _FEW = 3
 _GROWTH = 2.5  # of neighbouring groups
 Item = TypeVar("Item")
