@@ -101,6 +101,18 @@ def test_what_protects_one_record_does_not_compose_with_what_protects_several() 
         Gaussian(1.0).group(2) + Gaussian(1.0)
 
 
+def test_a_group_is_of_a_whole_run() -> None:
+    steps, coin = Gaussian(1.3).poisson(0.01) * 100, RandomisedResponse(0.5, ADD_REMOVE)
+    assert steps.group(3) + coin.group(3) == (steps + coin).group(3) == coin.group(3) + steps.group(3)
+    assert steps.group(3) * 5 == (steps * 5).group(3)
+    assert steps.group(2).group(3) == steps.group(6) == Mechanism.from_json(steps.group(2).group(3).to_json())
+    assert sum([steps.group(2), coin.group(2) * 2]) == (steps + coin * 2).group(2)
+    with pytest.raises(ValueError, match="2 times over and add/remove one, 3 times over"):
+        steps.group(2) + coin.group(3)
+    with pytest.raises(ValueError, match=r"single releases; compose with \+ and \*"):
+        Composition(((steps.group(2), 1),))
+
+
 def test_sampling_at_rate_one_changes_nothing() -> None:
     assert Gaussian(1.3).poisson(1.0) == Gaussian(1.3)
     assert Gaussian(1.3).uniform(5, of=5) == Gaussian(1.3, REPLACE_ONE)

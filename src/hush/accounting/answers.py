@@ -160,8 +160,7 @@ def _loose(mechanism: Mechanism) -> float:
     if isinstance(mechanism, Group):
         return _loose(mechanism.inner)
     rates = [part.rate for part, _ in mechanism.parts() if isinstance(part, Poisson | Uniform)]
-    inner = [_loose(part.inner) for part, _ in mechanism.parts() if isinstance(part, Group)]
-    return max(LOOSE - 2.0**-52 * 1.5 * math.log(min(rates, default=1.0)), *inner, 0.0)
+    return LOOSE - 2.0**-52 * 1.5 * math.log(min(rates, default=1.0))
 
 
 def _ordered(interval: tuple[float, float]) -> Bounds:

@@ -36,7 +36,7 @@ def tradeoff(mechanism: Mechanism, points: int = 1000) -> ErrorCurve:
     lower, upper = log_delta_curve(mechanism, epsilons, _VISIBLE)
     total = _error_sum(mechanism, float(lower[0]), float(upper[0]))
     upper = np.minimum(upper, math.log(1 - total.lower + _ROUNDED))  # delta(0) may be known better
-    below, above = lines_from_curve(epsilons, lower, upper, math.exp(log_least(mechanism, _VISIBLE)))
+    below, above = lines_from_curve(epsilons, lower, upper, math.exp(log_least(mechanism)))
     alpha = default_levels(points)
     curve = ErrorCurve(alpha, alpha, alpha, below, above, total, str(mechanism), most_certain(mechanism))
     lower, upper = curve(alpha)
@@ -61,14 +61,14 @@ def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array
         smallest *= 1e10 if smallest < 1e-20 else 30
         far = _roughly(rest, min(smallest, 0.5))
     last = min(far.upper if math.isfinite(far.upper) else max(far.lower, 1.0), _LARGEST_EXPONENT)
-    power = _HEAVY_POWER if is_heavy(rest, smallest) else 1.5
+    power = _HEAVY_POWER if is_heavy(rest) else 1.5
     return np.asarray((last or 1.0) * np.linspace(0.0, 1.0, points) ** power)
 
 
 def _roughly(mechanism: Mechanism, delta: float) -> Bounds:
     """About epsilon, to choose points by: of many different steps a survey says enough."""
     parts = mechanism.parts()
-    if len(parts) < _MANY or gaussian_composition(mechanism) or any(isinstance(part, Group) for part, _ in parts):
+    if len(parts) < _MANY or gaussian_composition(mechanism) or isinstance(mechanism, Group):
         return epsilon(mechanism, delta, tolerance=0.05)
     if has_renyi(mechanism) or math.log(delta) <= log_least(mechanism):
         return epsilon(mechanism, delta)

@@ -1,7 +1,6 @@
-"""Epsilon and delta of mechanisms other than Gaussian steps: groups, groups among other steps, and steps of any kind.
+"""Epsilon and delta of mechanisms other than Gaussian steps: groups, and steps of any kind.
 
 groups of records                                              -> grouped (links of a chain)
-groups among other steps                                       -> beside (laws sharp where it counts)
 one release with finitely many outcomes                        -> single (a sum)
 steps of any kind                                              -> engines, one direction at a time
 """
@@ -14,17 +13,16 @@ from dataclasses import replace
 import numpy as np
 
 from hush.accounting import engines
-from hush.accounting.among import beside
 from hush.accounting.answers import LOOSE, largest
 from hush.accounting.contours import crossing
 from hush.accounting.contours.crossing import EPSILON_LIMIT
 from hush.accounting.grouping import grouped
 from hush.accounting.grouping.asked import heavy_curve
 from hush.accounting.groups import Group
-from hush.accounting.kinds import FAR_BELOW, directions, has_renyi
+from hush.accounting.kinds import directions, has_renyi
 from hush.accounting.kinds import tolerance as usual_tolerance
 from hush.accounting.leaks import left_of, sampled_leaks
-from hush.accounting.mechanisms import Mechanism, compose
+from hush.accounting.mechanisms import Mechanism
 from hush.accounting.pairs import hopeless, single
 from hush.accounting.pairs.hopeless import least_delta
 from hush.accounting.pairs.losses import Array, Atoms, Enclosed
@@ -38,6 +36,7 @@ _CURVED = 1.5e-4  # of delta: what a whole curve of heavy tails may be off
 _BLURRED = 4e-4  # of delta: what a curve may be off at most where others could do better
 _UNSEEN = 0.02  # of a delta too small to be seen on it
 _SHOWN = 0.3  # of the tolerance: what a whole curve need not tell apart of delta
+_FAR_BELOW = 1e-6  # of a delta: one that adds next to nothing to it
 _CROWD = 1000  # records in a group whose chain takes a while
 
 
@@ -46,39 +45,45 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
     log_delta = math.log(delta)
     if (known := sampled_leaks(mechanism)) and left_of(delta, known)[1] < 0:
         return EPSILON_LIMIT, math.inf  # the leak alone exceeds delta
-    if isinstance(mechanism, Group) and mechanism.size > _CROWD:
-        low, _ = epsilon(replace(mechanism, size=_CROWD), delta, tolerance)
-        if low >= EPSILON_LIMIT:  # fewer records tell no more
-            return low, math.inf
-    least, most, aim = 0.0, math.inf, tolerance or usual_tolerance(mechanism)
-    if isinstance(mechanism, Group) and log_delta < engines.NEAR_ONE and grouped.fits(mechanism):
-        least, most = grouped.epsilon(mechanism, log_delta, aim)
-        most = min(most, largest(mechanism)[1])
-        projected = any(heavy.fits(steps) for steps in directions(mechanism.inner))  # their curves take seconds
-        if projected and least == 0 and math.isinf(most):  # its tails' digits end before the chain does
-            beyond = grouped.log_delta(mechanism, EPSILON_LIMIT, aim)[0] > log_delta
-            least = EPSILON_LIMIT if beyond else mechanism.inner.epsilon(delta).lower
-        if projected or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
-            return least, most
-    finite = _finite_curve(mechanism, delta)
-    if finite is not None:
+    aim = tolerance or usual_tolerance(mechanism)
+    if isinstance(mechanism, Group):
+        return _group_epsilon(mechanism, delta, aim)
+    if (finite := _finite_curve(mechanism)) is not None:
         low, high = crossing.root_of_each(finite, 1.0, log_delta, aim)
-        return max(least, low), min(most, high, largest(mechanism)[1])
-    if beside.fits(mechanism) and log_delta < engines.NEAR_ONE:
-        least, most = beside.epsilon(mechanism, log_delta, aim)
-        return least, min(most, largest(mechanism)[1])
+        return low, min(high, largest(mechanism)[1])
     found: list[tuple[float, float]] = []
-    for steps in directions(mechanism, delta):
+    for steps in directions(mechanism):
         if found and engines.falls_before(steps, found[0][0], log_delta):
             continue  # the other direction has the larger epsilon
         found.append(engines.epsilon(steps, log_delta, aim, found[0][0] if found else 0.0))
         if found[-1][0] >= EPSILON_LIMIT:
             break  # the other direction changes nothing
-    lowest = max(least, *(end for end, _ in found))
-    highest = min(most, max(end for _, end in found), largest(mechanism)[1])
+    lowest = max(end for end, _ in found)
+    highest = min(max(end for _, end in found), largest(mechanism)[1])
     if known and left_of(delta, known)[0] >= 0:
         highest = min(highest, _largest_finite(mechanism))
     return lowest, highest
+
+
+def _group_epsilon(group: Group, delta: float, aim: float) -> tuple[float, float]:
+    """By its chain or, where that isn't enough, from its whole curve."""
+    if group.size > _CROWD:
+        low, _ = _group_epsilon(replace(group, size=_CROWD), delta, aim)
+        if low >= EPSILON_LIMIT:  # fewer records tell no more
+            return low, math.inf
+    log_delta, least, most = math.log(delta), 0.0, math.inf
+    if log_delta < engines.NEAR_ONE and grouped.fits(group):
+        least, most = grouped.epsilon(group, log_delta, aim)
+        most = min(most, largest(group)[1])
+        projected = any(heavy.fits(steps) for steps in directions(group.inner))  # their curves take seconds
+        if projected and least == 0 and math.isinf(most):  # its tails' digits end before the chain does
+            beyond = grouped.log_delta(group, EPSILON_LIMIT, aim)[0] > log_delta
+            least = EPSILON_LIMIT if beyond else group.inner.epsilon(delta).lower
+        if projected or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
+            return least, most
+    curve = single.curve(group.pair_above(delta * _FAR_BELOW))
+    low, high = crossing.root_of_each(curve, 1.0, log_delta, aim)
+    return max(least, low), min(most, high, largest(group)[1])
 
 
 def _largest_finite(mechanism: Mechanism) -> float:
@@ -93,21 +98,23 @@ def _largest_finite(mechanism: Mechanism) -> float:
 def log_delta(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Array, Array]:
     """Certified bounds on log delta at ascending epsilons >= 0, the larger of both directions."""
     few = epsilons.size <= engines.FEW
-    if isinstance(mechanism, Group) and few and grouped.fits(mechanism):
+    if isinstance(mechanism, Group):
+        if not few or not grouped.fits(mechanism):
+            return single.curve(mechanism.pair_above(floor * _FAR_BELOW))(epsilons)
         found = [grouped.log_delta(mechanism, float(epsilon), usual_tolerance(mechanism)) for epsilon in epsilons]
         return np.array([low for low, _ in found]), np.array([high for _, high in found])
-    if (finite := _finite_curve(mechanism, floor)) is not None:
+    if (finite := _finite_curve(mechanism)) is not None:
         return finite(epsilons)
-    if not few and (is_heavy(mechanism, floor) or (epsilons[-1] < _FAR_OUT and _is_fine(mechanism, floor))):
+    if not few and (is_heavy(mechanism) or (epsilons[-1] < _FAR_OUT and _is_fine(mechanism))):
         most = _CURVED if floor == 0 else _UNSEEN
-        return heavy_curve(directions(mechanism, floor), epsilons, _CURVED, most)
+        return heavy_curve(directions(mechanism), epsilons, _CURVED, most)
     lower, upper = _composed(mechanism, epsilons, floor)
     wide = np.flatnonzero(np.exp(upper) - np.exp(lower) > _BLURRED)
-    if few or wide.size == 0 or not _few_kinds(mechanism):
+    if few or wide.size == 0 or len(mechanism.parts()) >= cells.MANY:
         return lower, upper
     # one law for all of them isn't sharp: where that can be seen, lines are
     some = slice(max(int(wide[0]) - 1, 0), int(wide[-1]) + 2)
-    low, high = heavy_curve(directions(mechanism, floor), epsilons[some], _CURVED, _UNSEEN)
+    low, high = heavy_curve(directions(mechanism), epsilons[some], _CURVED, _UNSEEN)
     lower[some], upper[some] = np.maximum(lower[some], low), np.minimum(upper[some], high)
     return np.minimum(lower, upper), np.maximum(lower, upper)
 
@@ -115,11 +122,8 @@ def log_delta(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Arra
 def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Array, Array]:
     """Certified bounds on log delta of pairs composed."""
     aim = usual_tolerance(mechanism)
-    if epsilons.size <= engines.FEW and beside.fits(mechanism):
-        found = [beside.log_delta(mechanism, float(epsilon), aim) for epsilon in epsilons]
-        return np.array([low for low, _ in found]), np.array([high for _, high in found])
     curves: list[tuple[Array, Array]] = []
-    for steps in directions(mechanism, floor):
+    for steps in directions(mechanism):
         if curves and not epsilons.any():
             continue  # delta(0) is the same in both directions
         if curves and epsilons.size <= engines.FEW and engines.is_below(steps, epsilons, curves[0][0]):
@@ -129,63 +133,45 @@ def _composed(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Arra
     return np.max([low for low, _ in curves], axis=0), np.max([high for _, high in curves], axis=0)
 
 
-def log_least(mechanism: Mechanism, floor: float = 0.0) -> float:
-    """log of what delta is at least, at any epsilon, as far as it isn't far below the floor.
+def log_least(mechanism: Mechanism) -> float:
+    """log of what delta is at least, at any epsilon.
 
     Groups of what never tells everything don't either, and their pair, which takes a whole curve, needn't be known.
     """
-    parts = [(part, count) for part, count in mechanism.parts() if not isinstance(part, Group) or _leaks(part.inner)]
-    if has_renyi(mechanism) or not parts:
+    if has_renyi(mechanism) or (isinstance(mechanism, Group) and log_least(mechanism.inner) == -math.inf):
         return -math.inf
-    least = max(least_delta(steps) for steps in directions(compose(parts), floor))
+    least = max(least_delta(steps) for steps in directions(mechanism))
     return math.log(least) if least > 0 else -math.inf
 
 
 def most_certain(mechanism: Mechanism) -> float:
     """An upper bound on what delta falls to as epsilon grows; of groups of what may tell everything, and curves, 1."""
-    parts = mechanism.parts()
-    if has_renyi(mechanism) or any(isinstance(part, Group) and most_certain(part.inner) > 0 for part, _ in parts):
+    if has_renyi(mechanism):
         return 1.0
-    single_records = [(part, count) for part, count in parts if not isinstance(part, Group)]
-    if not single_records:
-        return 0.0
-    return max(hopeless.most_certain(steps) for steps in directions(compose(single_records)))
+    if isinstance(mechanism, Group):
+        return 1.0 if most_certain(mechanism.inner) > 0 else 0.0
+    return max(hopeless.most_certain(steps) for steps in directions(mechanism))
 
 
-def _leaks(mechanism: Mechanism) -> bool:
-    return log_least(mechanism) > -math.inf
-
-
-def is_heavy(mechanism: Mechanism, floor: float) -> bool:
+def is_heavy(mechanism: Mechanism) -> bool:
     """Whether a whole curve is one of a few kinds of heavy-tailed steps."""
-    if has_renyi(mechanism) or any(isinstance(part, Group) for part, _ in mechanism.parts()):
+    if has_renyi(mechanism) or isinstance(mechanism, Group):
         return False
-    return all(heavy.is_simple(steps) for steps in directions(mechanism, floor))
+    return all(heavy.is_simple(steps) for steps in directions(mechanism))
 
 
-def _few_kinds(mechanism: Mechanism) -> bool:
-    """Whether steps are of so few kinds, and of single records, that lines cost little."""
-    parts = mechanism.parts()
-    return len(parts) < cells.MANY and not any(isinstance(part, Group) for part, _ in parts)
-
-
-def _is_fine(mechanism: Mechanism, floor: float) -> bool:
+def _is_fine(mechanism: Mechanism) -> bool:
     """Whether a whole curve is one of samples whose losses may be too fine for a lattice."""
     samples = all(isinstance(part, Poisson | Uniform) for part, _ in mechanism.parts())
-    return samples and all(heavy.is_fine(steps) for steps in directions(mechanism, floor))
+    return samples and all(heavy.is_fine(steps) for steps in directions(mechanism))
 
 
-def _finite_curve(mechanism: Mechanism, floor: float = 0.0) -> crossing.Curve | None:
+def _finite_curve(mechanism: Mechanism) -> crossing.Curve | None:
     """The curve of a single release whose pair is finite and symmetric: a sum, no engine needed."""
     parts = mechanism.parts()
-    if (
-        len(parts) > 1
-        or parts[0][1] > 1
-        or not isinstance(parts[0][0], Group | Tradeoff | Guarantees | RandomisedResponse)
-    ):
+    if len(parts) > 1 or parts[0][1] > 1 or not isinstance(parts[0][0], Tradeoff | Guarantees | RandomisedResponse):
         return None
-    only = parts[0][0]
-    pair = only.pair_above(floor * FAR_BELOW) if isinstance(only, Group) else only.pair()
+    pair = parts[0][0].pair()
     lower, upper = (pair.lower, pair.upper) if isinstance(pair, Enclosed) else (pair, pair)
     if not (isinstance(lower, Atoms) and isinstance(upper, Atoms)):
         return None

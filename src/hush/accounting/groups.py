@@ -1,4 +1,8 @@
-"""Protection for several records at once, such as all those of one person."""
+"""Protection for several records at once, such as all those of one person.
+
+A group is always of a whole run: groups of groups are larger groups, and groups of the same size compose to the group
+of what they compose (`compose`).  Both are what Theorem 3 says of the run's own trade-off function.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +32,9 @@ class Group(Mechanism):
         object.__setattr__(self, "size", int(self.size))
         if any(isinstance(part, Renyi) for part, _ in self.inner.parts()):
             raise ValueError("A Renyi curve has no trade-off function to take to groups.")
+        if isinstance(self.inner, Group):  # (f^(o j))^(o k) = f^(o jk)
+            object.__setattr__(self, "size", self.size * self.inner.size)
+            object.__setattr__(self, "inner", self.inner.inner)
 
     @property
     def neighbours(self) -> Neighbours:  # type: ignore[override]
@@ -35,7 +42,11 @@ class Group(Mechanism):
 
     @property
     def records(self) -> int:
-        return self.size * self.inner.records
+        return self.size
+
+    @property
+    def single(self) -> Mechanism:
+        return self.inner
 
     @property
     def tag(self) -> str:

@@ -17,9 +17,6 @@ Steps = Sequence[tuple[Pair, int]]
 
 _LEAST_NOISE, _MOST_NOISE = 0.005, 1e9  # with less a single hit is beyond any epsilon, and grids take all memory
 
-FAR_BELOW = 1e-6
-"""A delta, as a part of another, that adds next to nothing to it."""
-
 
 def has_renyi(mechanism: Mechanism) -> bool:
     return any(isinstance(part, Renyi) for part, _ in mechanism.parts())
@@ -73,14 +70,9 @@ def replaced_composition(mechanism: Mechanism) -> subsampled.Composition | None:
     return subsampled.Composition(tuple(sorted(steps)), math.fsum(squares)) if steps else None
 
 
-def directions(mechanism: Mechanism, floor: float = 0.0) -> Sequence[Steps]:
-    """The composition as pairs, in the one or two directions that differ: only coin flips tell them apart.
-
-    They are for deltas that don't lie far below the `floor`.
-    """
-    parts = mechanism.parts()
-    least = floor * FAR_BELOW / sum(count for _, count in parts)
-    forward = [(part.pair_above(least) if isinstance(part, Group) else part.pair(), count) for part, count in parts]
+def directions(mechanism: Mechanism) -> Sequence[Steps]:
+    """The composition as pairs, in the one or two directions that differ: only coin flips tell them apart."""
+    forward = [(part.pair(), count) for part, count in mechanism.parts()]
     if not any(isinstance(part, Poisson) and part.neighbours is ADD_REMOVE for part, _ in mechanism.parts()):
         return [forward]
     return [forward, [(pair.reverse(), count) for pair, count in forward]]
@@ -89,7 +81,7 @@ def directions(mechanism: Mechanism, floor: float = 0.0) -> Sequence[Steps]:
 def tolerance(mechanism: Mechanism) -> float:
     """Relative width to aim for: 1e-4 for projections and uniform sampling, 1e-3 for the rest."""
     kinds = [part.inner if isinstance(part, Poisson | Uniform) else part for part, _ in mechanism.parts()]
-    if any(isinstance(kind, Tradeoff | Group) for kind in kinds):
+    if isinstance(mechanism, Group) or any(isinstance(kind, Tradeoff) for kind in kinds):
         return 9e-4
     sharp = any(isinstance(kind, Projected) for kind in kinds) or any(
         isinstance(part, Uniform) or (isinstance(part, Poisson) and part.neighbours is not ADD_REMOVE)

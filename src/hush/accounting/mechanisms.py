@@ -77,6 +77,11 @@ class Mechanism(ABC):
         return 1
 
     @property
+    def single(self) -> Mechanism:
+        """The same releases, for neighbours that differ in one record."""
+        return self
+
+    @property
     def relation(self) -> str:
         """Who is a neighbour of whom, in words."""
         return self.neighbours.value + ("" if self.records == 1 else f", {self.records} times over")
@@ -270,17 +275,13 @@ class Composition(Mechanism):
             raise ValueError(f"Releases stated for {names} don't compose; state all of them for one relation.")
         for part, count in self.counted:
             check_whole("The count of a part", count)
-            if isinstance(part, Composition):
+            if isinstance(part, Composition) or part.records > 1:
                 raise ValueError("The parts of a composition are single releases; compose with + and *.")
         object.__setattr__(self, "counted", tuple((part, int(count)) for part, count in self.counted))
 
     @property
     def neighbours(self) -> Neighbours:  # type: ignore[override]
         return self.counted[0][0].neighbours
-
-    @property
-    def records(self) -> int:
-        return self.counted[0][0].records
 
     @property
     def tag(self) -> str:
@@ -306,7 +307,15 @@ class Composition(Mechanism):
 
 
 def compose(parts: Iterable[tuple[Mechanism, int]]) -> Mechanism:
-    """All the given mechanisms on the same data: equal ones are counted together, so order doesn't matter."""
+    """All the given mechanisms on the same data: equal ones are counted together, so order doesn't matter.
+
+    What is seen by the same groups of records is composed first and then seen by them: A.group(k) + B.group(k) is
+    (A + B).group(k).
+    """
+    parts = list(parts)
+    sizes = {mechanism.records for mechanism, _ in parts}
+    if len(sizes) == 1 and (size := sizes.pop()) > 1:
+        return compose([(mechanism.single, count) for mechanism, count in parts]).group(size)
     counts: dict[Mechanism, int] = {}
     for mechanism, count in parts:
         for part, times in mechanism.parts():

@@ -1,14 +1,13 @@
 """Groups of records: what a single record's curve is asked, and by whom.
 
 Where all that can happen may be listed, the group's own pair is exact.  Else epsilon and delta come from a chain of
-looks at the single record's curve (chains.py, rounds.py), and a whole curve, or a group among other releases, from two
-bands.
+looks at the single record's curve (chains.py, rounds.py), and a whole curve from two bands.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
@@ -83,7 +82,7 @@ def _almost_bounded(group: Group, log_delta: float, tolerance: float) -> tuple[G
     parts = group.inner.parts()
     bounded_steps = [(part, count) for part, count in parts if math.isfinite(part.largest_loss)]
     rest = [(part, count) for part, count in parts if not math.isfinite(part.largest_loss)]
-    if not bounded_steps or not rest or group.inner.records > 1:
+    if not bounded_steps or not rest:
         return None
     alone = Group(compose(bounded_steps), group.size)
     most = largest(alone) * (1 + 2 * tolerance)
@@ -249,13 +248,9 @@ def _asked(
 
 
 def makers(group: Group) -> list[Maker]:
-    from hush.accounting.answers import log_delta_curve
-
     parts = group.inner.parts()
     steps = [[(deepened(pair), count) for pair, count in some] for some in directions(group.inner)]
     if len(parts) == 1 and parts[0][1] == 1:
-        if isinstance(parts[0][0], Group):
-            return [Whole(partial(log_delta_curve, group.inner))]
         return [Whole(single.curve(some[0][0])) for some in steps]
     sums = [scattered.listed(some) for some in steps]
     known = [Whole(curve) for curve in sums if curve is not None]

@@ -2,5 +2,5 @@
 
 lattice     epsilon and delta; laws discretises and composes, readings says what a law tells
 scales      whole curves of a few large losses among many small ones, on two lattices at once: sums adds up laws on
-            them, bins has one step's law
+            them, bins has one step's law, placing puts outcomes on points
 """

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr
 
-from hush.accounting.among.stacks import log_bins
 from hush.accounting.gaussian.closed import inner_loss
 from hush.accounting.lattices.sums import SMALL, UNIT, Frame
 from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
@@ -117,13 +116,23 @@ class _Far:
         deep = np.flatnonzero(tails < _DEEP)
         if deep.size < 2 or deep[0] == 0:
             return None
-        (log_p, off_p), (log_q, off_q) = (log_bins(at[deep] / mu + way * mu / 2, mu) for way in (-1, 1))
+        (log_p, off_p), (log_q, off_q) = (_log_bins(at[deep] / mu + way * mu / 2, mu) for way in (-1, 1))
         if rate < 1:
             log_p = np.logaddexp(log_p + math.log(rate), log_q + math.log1p(-rate))
             off_p = np.maximum(off_p, off_q)
         rounding = 32 * UNIT * (1 + np.abs(log_p) + np.abs(log_q) + ends[above[deep[1:]]])
         last = float(tails[-1])
         return _Far(int(above[deep[0]]), log_p, log_q, off_p, off_q, rounding, last + 1e-9 * (1 + abs(last)))
+
+
+def _log_bins(x: Array, mu: float) -> tuple[Array, Array]:
+    """Logs of a normal variable's masses between points, sums with a mu, and how far they may be off."""
+    left, right = log_ndtr(x), log_ndtr(-x)
+    near, far = np.where(x[:-1] < 0, left[1:], right[:-1]), np.where(x[:-1] < 0, left[:-1], right[1:])
+    apart = near - far
+    size = np.maximum(np.abs(x[1:]), np.abs(x[:-1]))
+    off = 1e-14 * (2 + np.abs(near) + np.abs(far)) + UNIT * (1 + size) * (size + mu)
+    return near + np.log(-np.expm1(-apart)), off * (1 + 1 / np.expm1(np.maximum(apart, 1e-300)))
 
 
 def _origin(pair: Pair) -> float:

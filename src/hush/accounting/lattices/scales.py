@@ -2,8 +2,7 @@
 
 Contour integrals know delta to 1e-16 of what Chernoff's bound says.  Where a few large losses decide among many small
 ones, as they do for groups of records, that is too little, and each of them serves few epsilons.  Here laws of losses
-under P are added up by multiplying masses, as among groups (stacks.py).  Sums that are small lie on a fine lattice and
-all others on a coarse one,
+under P are added up by multiplying masses.  Sums that are small lie on a fine lattice and all others on a coarse one,
 
     (fine + coarse)^2 = fine^2 + (2 fine coarse + coarse^2),
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hush.accounting.among.outcomes import Outcomes
-from hush.accounting.among.stacks import merged
+from hush.accounting.lattices.placing import merged, split, unsure
 from hush.accounting.pairs.losses import Array
 from hush.accounting.pairs.points import Points
 
@@ -188,19 +187,18 @@ def either(one: float, other: float) -> float:
 def on_lattices(law: Points, frame: Frame) -> Sums:
     """A law's masses at lattice points, to the safe side."""
     order = np.argsort(law.losses, kind="stable")
-    outcomes = Outcomes(law.losses[order], law.logs[order], 0.0)
+    losses, logs = law.losses[order], law.logs[order]
+    doubtful = 2 * unsure(losses, logs)
     log_infinite = max(math.log(law.infinite) if law.infinite > 0 else -math.inf, -math.inf)
     log_infinite = float(np.logaddexp(log_infinite, law.log_hidden)) if frame.above else log_infinite
     edges = frame.edges
     if frame.above:
-        beyond = outcomes.losses + 2 * outcomes.unsure > edges[-1]
+        beyond = losses + doubtful > edges[-1]
         if beyond.any():
-            log_infinite = float(np.logaddexp(log_infinite, np.logaddexp.reduce(outcomes.logs[beyond])))
-        inside = Outcomes(outcomes.losses[~beyond], outcomes.logs[~beyond], 0.0)
-        points = inside.more(edges)
-        losses, logs = points.losses, points.logs
+            log_infinite = float(np.logaddexp(log_infinite, np.logaddexp.reduce(logs[beyond])))
+        losses, logs = split(losses[~beyond], logs[~beyond], edges)
     else:
-        losses, logs = outcomes.losses - 2 * outcomes.unsure, outcomes.logs - 1e-12
+        losses, logs = losses - doubtful, logs - 1e-12
         small = np.abs(losses) < (SMALL + 0.5) * frame.coarse
         places = np.searchsorted(edges, losses, side="right") - 1  # down to the next point
         told = ~small & (places >= 0)
