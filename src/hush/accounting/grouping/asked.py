@@ -30,6 +30,7 @@ _NEAREST = 6  # lines that are kept, asked for one epsilon
 _USELESS = 0.1  # of log delta, or of 100: known no better
 _LOST = 3  # such lines, and no more are set up: the next ones would be as bad
 _FURTHEST = 8.0  # times as far, where lines serve as much
+_MOSTLY = 0.7  # of those a line was set up for: if they are left, lines are sharp just where they are set up
 _SAME = 0.003  # where a new one would say the same
 _ALMOST = 1.2  # times as wide as a line is at its own place
 _TELLING = 0.02  # of log delta: lines that are no wider
@@ -145,11 +146,13 @@ class Asked:
             if made is not None:
                 kept.append(Kept(at, size, tolerance, made, width))
                 ask(made, at, np.union1d(close, left[epsilons[left] >= at * (1 - _REACH) - 1e-3]))
-            # where lines serve all they were set up for the next may be further apart
+            # where lines serve all they were set up for the next may be further apart, and where they serve but
+            # their own place closer together
             tried[close] = False
-            served = not np.isin(close, waiting()).any()
-            tried[near] = further == 1
-            further = min(2 * further, _FURTHEST) if served else 1.0
+            unserved = np.isin(close, waiting())
+            alone = not unserved[close == where].any() and np.mean(unserved) > _MOSTLY
+            tried[where if alone else near] |= further <= 1
+            further = min(2 * further, _FURTHEST) if not unserved.any() else min(further / 4, 1.0) if alone else 1.0
         return lower, upper
 
 

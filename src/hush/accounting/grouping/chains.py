@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hush.accounting.errors import corners
 from hush.accounting.grouping.links import Links, Model, extended
-from hush.accounting.grouping.makers import share
+from hush.accounting.grouping.makers import DEEP, share
 from hush.accounting.grouping.powers import Power, least_of, of_lines
 from hush.accounting.pairs.losses import Array, Enclosed
 
@@ -38,6 +38,7 @@ _LEVELS = np.concatenate(  # that are tried, beside the model's
     [-np.geomspace(32.0, 0.5, 13), np.linspace(-0.4, 0.4, 33), np.geomspace(0.5, 4096.0, 28)]
 )
 _CLOSER = 33  # between the best one's neighbours, where a power curve has a corner
+_HIGHER = 0.5  # of the width asked for: how much higher a chain may begin, as a logarithm
 _BESIDE = 2.5  # widths on either side of a link where points are asked
 _FURTHER = np.array([2.0, 6.0, 14.0])  # and beyond them: where delta hardly falls other levels do as well
 _TOWARDS = 2.0 ** np.arange(7, -1, -1)
@@ -109,13 +110,16 @@ class Chain:
         self.ends: Array = np.empty(0)
         self.glanced: Array = np.empty(0)
         self.sharpness = SHARP
+        self.slack = 0.0
+        """By how much the logarithm of the group's power may be off, and so that of a single record's delta."""
 
     def ask(self, points: Array) -> None:
         """Ask for more points."""
         new = np.setdiff1d(points, self.epsilons)
         if new.size == 0:
             return
-        lower, upper = self.oracle(new, self.model.at(new), self.sharpness)
+        sizes = self.model.at(new)
+        lower, upper = self.oracle(new, sizes, np.maximum(self.sharpness, self.slack / np.clip(-sizes, 1.0, DEEP)))
         order = np.argsort(np.append(self.epsilons, new), kind="stable")
         self.epsilons = np.append(self.epsilons, new)[order]
         # delta falls with epsilon: each bound holds on one side of its point
@@ -192,7 +196,11 @@ class Chain:
         for last in range(at.size):
             if last + 1 < at.size and at[last + 1] - at[last] < shared * width[last]:
                 continue
-            begin, end = at[first] - _BESIDE * width[first], at[last] + _BESIDE * width[last]
+            # a power that is known to be less than it is belongs to a chain that begins higher, with links further left
+            left = max(
+                _BESIDE * width[first], _HIGHER * tolerance * links.epsilon / (1 + falls[min(first, falls.size - 1)])
+            )
+            begin, end = at[first] - left, at[last] + _BESIDE * width[last]
             most = MOST * (last + 1 - first) // (3 * at.size) + 8
             count = min(math.ceil((end - begin) / float(width[first : last + 1].min())), most)
             points.append(np.linspace(max(begin, 0.0), end, count + 1))

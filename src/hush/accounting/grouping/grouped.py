@@ -15,7 +15,7 @@ from hush.accounting.contours.crossing import EPSILON_LIMIT, is_narrow, within
 from hush.accounting.gaussian import subsampled
 from hush.accounting.gaussian.closed import gaussian_curve
 from hush.accounting.gaussian.contour import ADD, REMOVE
-from hush.accounting.grouping import chains, rounds
+from hush.accounting.grouping import chains, rounds, saddles
 from hush.accounting.grouping.asked import Asked
 from hush.accounting.grouping.links import Model
 from hush.accounting.grouping.makers import Binned, Maker, Replaced, Sampled, Whole
@@ -34,11 +34,11 @@ from hush.accounting.releases import Guarantees
 _COARSE = np.geomspace(1e-5, 1e4, 24)
 _TINY = np.geomspace(1e-13, 3e-6, 24)  # where all that matters is closer to 0
 _SMALLEST = 1e-120  # delta of a single record's whole curve
+_DEEPER = 3.0  # times a log delta: bins that say more know too little
 _FINE = 16  # places where it matters
 _LOWEST = -700.0  # log of a delta that is a floating-point number with all its digits
 _UNKNOWN = 0.0, math.inf
 _NEARLY = 0.9  # of the largest epsilon that is told
-_ENOUGH = 3.0  # times the width asked for: a model's epsilons are off by some of that
 _SMOOTH = 100  # steps
 _PLACES = np.geomspace(1e-6, 1e4, 300)
 _LOST = 1e-6  # of delta: what is left out where steps are almost bounded
@@ -89,25 +89,23 @@ def _almost_bounded(group: Group, log_delta: float, tolerance: float) -> tuple[G
     log_missed = log_delta + math.log(_LOST)
     log_chance = log_missed - math.log(group.size) - (group.size - 1) * most - 1e-9 * (1 + group.size * most)
     slight = _SLIGHT * tolerance * most
-    if not log_chance > -_FAINTEST or not _may_be_slight(compose(rest), log_chance, slight):
+    if not log_chance > -_FAINTEST or not _is_slight(compose(rest), log_chance, slight):
         return None
-    loss = at(Group(compose(rest), 1), log_chance, _ROUGHLY)[1]
-    if not 0 < loss <= slight:
-        return None
-    promised = Guarantees.of(loss, 0.0, group.neighbours)
+    promised = Guarantees.of(slight, 0.0, group.neighbours)
     return alone, Group(compose([*bounded_steps, (promised, 1)]), group.size), log_missed
 
 
-def _may_be_slight(rest: Mechanism, log_chance: float, loss: float) -> bool:
-    """Whether none of some Gaussian steps alone exceeds a loss with that chance, about."""
+def _is_slight(rest: Mechanism, log_chance: float, loss: float) -> bool:
+    """Whether Chernoff's bounds show that some Gaussian steps lose no more than that, but for such a chance."""
     for pair, _ in directions(rest)[0]:
         rate, inner = (pair.rate, pair.inner) if isinstance(pair, Poisson | Uniform) else (1.0, pair)
         if not isinstance(inner, GaussianPair):
             return False
         deep = math.sqrt(max(2 * (math.log(rate) - log_chance), 0.0))
         if sampled_loss(np.array([inner.mu * (0.5 * inner.mu + deep)]), rate)[0] > loss:
-            return False
-    return True
+            return False  # nor does one of them alone
+    place = np.array([loss])
+    return all(bool(Binned(steps).bound(place, loss, log_chance)[0] <= log_chance) for steps in directions(rest))
 
 
 def _apart(group: Group, log_delta: float, tolerance: float, *, idle: bool = True) -> tuple[float, float]:
@@ -141,12 +139,12 @@ def _apart(group: Group, log_delta: float, tolerance: float, *, idle: bool = Tru
 
 
 def _may_meet(without: Group, most: float, log_delta: float, tolerance: float) -> bool:
-    """Whether the bounds of either alone may meet: they are apart by the smaller of the two, or by more."""
+    """Whether the bounds of either alone may meet: they are apart by what the bounded ones lose, or by more."""
     if not most < EPSILON_LIMIT or without.mu is not None or not fits(without) or log_delta < _LOWEST:
         return True
     _, model, size, _ = _asked(without, log_delta=log_delta)
     about = model.links(size, log_delta=log_delta).epsilon
-    return about > _NEARLY * EPSILON_LIMIT or min(about, most) < _ENOUGH * tolerance * max(about, most)
+    return about > _NEARLY * EPSILON_LIMIT or most < _SLIGHT * tolerance * about
 
 
 def at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
@@ -270,17 +268,17 @@ def makers(group: Group) -> list[Maker]:
 def rough(group: Group, asked: list[Maker], log_delta: float | None, epsilon: float) -> Model:
     """About log delta of a single record, in the first direction: closely where the group's chain will be."""
     first = asked[0]
-    by_saddles = bounded.model(directions(group.inner))
+    by_saddles = saddles.model(directions(group.inner))
     if isinstance(first, Whole):
         places = _PLACES if by_saddles is None else by_saddles.epsilons[1:]
         curves = [maker.known(np.append(0.0, places)) for maker in asked if isinstance(maker, Whole)]
         lower, upper = np.max([low for low, _ in curves], axis=0), np.max([high for _, high in curves], axis=0)
         logs = np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)
         if by_saddles is not None:
-            return Model(by_saddles.epsilons, np.minimum.accumulate(np.clip(logs, bounded.NOTHING, -1e-12)))
+            return Model(by_saddles.epsilons, np.minimum.accumulate(np.clip(logs, saddles.NOTHING, -1e-12)))
         return _model(places, logs[1:])
-    if by_saddles is not None:
-        return by_saddles
+    if by_saddles is not None and isinstance(first, Binned):
+        return by_saddles if first.look is None else _where_few_decide(by_saddles, first)
     assert isinstance(first, Sampled | Replaced | Binned)
     places, sizes = _COARSE, first.rough(_COARSE)
     links = _model(places, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
@@ -292,6 +290,15 @@ def rough(group: Group, asked: list[Maker], log_delta: float | None, epsilon: fl
     places = np.append(places, fine)
     order = np.argsort(places, kind="stable")
     return _model(places[order], np.append(sizes, first.rough(fine))[order])
+
+
+def _where_few_decide(model: Model, steps: Binned) -> Model:
+    """Where a few large losses decide delta is smaller than saddle points have it: by bins, as far as these know."""
+    places = _COARSE[model.epsilons[-1] > _COARSE]
+    ratio = steps.rough(places) / model.at(places)
+    ratio = np.where((ratio > 1) & (ratio < _DEEPER), ratio, 1.0)
+    at = np.log(np.maximum(model.epsilons, places[0]))
+    return Model(model.epsilons, np.minimum.accumulate(model.logs * np.interp(at, np.log(places), ratio)))
 
 
 def _model(places: Array, logs: Array) -> Model:

@@ -17,7 +17,7 @@ from hush.accounting.contours.line import Line, log_peak
 from hush.accounting.gaussian import contour, jumps
 from hush.accounting.gaussian.landing import few_jumps_log_delta, sum_of_log_deltas
 from hush.accounting.gaussian.subsampled import Composition, chernoff_curve
-from hush.accounting.lattices import scales
+from hush.accounting.lattices import deep, scales
 from hush.accounting.mixed import decaying, scattered
 from hush.accounting.pairs.bounded import largest_finite, largest_total, near_top
 from hush.accounting.pairs.hopeless import least_delta
@@ -29,6 +29,7 @@ from hush.accounting.tails.sides import Chernoff
 DEEP = 200.0
 """A log delta below minus that is known no less well."""
 _BINS_KNOW = -100.0  # a log delta above which they tell about what it is
+_DEEPLY = -100.0  # a log delta below which lattices are tried before lines
 _MANY = -100.0  # a log delta for which many losses decide
 _NEGLIGIBLE = -36.0, -24.0, -16.0  # logs of what a line may miss: where the first takes too many nodes, more
 _LARGE = -30.0  # a log delta for which losses are mostly large
@@ -96,8 +97,10 @@ class Binned:
 
     steps: Steps
     one_sided: bool = False
+    blurred: list[float] = field(default_factory=list)
+    """Where a tilted lattice was too coarse."""
     blunt: list[float] = field(default_factory=list)
-    """Where lines told less than sums on lattices."""
+    """Where lines told less than sums on two lattices."""
     unsummed: list[float] = field(default_factory=list)
     """And where these told less."""
 
@@ -138,7 +141,8 @@ class Binned:
 
     @cached_property
     def look(self) -> Rough | None:
-        return rough_look(self.steps) if heavy.serves(self.steps) else None
+        """None where no step needs bins, and lines are as sharp as they are wanted."""
+        return rough_look(self.steps) if heavy.serves(self.steps) and self.task.open else None
 
     def rough(self, epsilons: Array) -> Array:
         """About log delta."""
@@ -153,7 +157,24 @@ class Binned:
         enough = tolerance * max(1.0, -size)
         if epsilon >= self._largest_finite[0]:
             return self._leaked
-        return self.smooth(epsilon, size, enough) or self.bins(epsilon, size, tolerance)
+        found = self.smooth(epsilon, size, enough) or self.deep(epsilon, size, enough)
+        return found or self.bins(epsilon, size, tolerance)
+
+    def deep(self, epsilon: float, size: float, enough: float) -> Curve | None:
+        """On a tilted lattice, where that is good enough; bins of projected norms cost too much for that."""
+        if (
+            self.look is None
+            or heavy.fits(self.steps)
+            or not epsilon > 0
+            or size > _DEEPLY
+            or _near(epsilon, self.blurred)
+        ):
+            return None
+        found = deep.curve_at(self.steps, epsilon, size, enough)
+        if found is not None and width_at(found, epsilon) <= enough:
+            return found
+        self.blurred.append(epsilon)
+        return None
 
     def bins(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         """By lines or, where these tell little, by sums on two lattices, which serve smaller epsilons too."""

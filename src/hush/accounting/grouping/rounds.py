@@ -17,6 +17,7 @@ from hush.accounting.grouping.links import Links, Model
 from hush.accounting.pairs.losses import Array
 
 _ROUNDS = 5
+_SLACK = 0.1  # of the width asked for: what links may be off, all of them together
 _GLANCES = 2
 _SCALES = 0.8, 1.25
 _SHARPER = 20.0  # times, at most, from one look to the next
@@ -43,7 +44,7 @@ def epsilon(
     """Certified bounds on the group's epsilon, where a single record's delta is 0 from `largest` on."""
     chain = Chain(oracle, rough, size, log_least, largest)
     chain.sharpness = max(SHARP, 0.1 * tolerance)
-    low, high, width = 0.0, math.inf, math.inf
+    low, high, width, slack = 0.0, math.inf, math.inf, _SLACK * tolerance
     links = _links(chain, log_delta)
     for _ in range(_GLANCES):
         chain.glance(links)
@@ -55,6 +56,7 @@ def epsilon(
     for k in range(_ROUNDS):
         sharpness = chain.sharpness
         chain.sharpness = max(sharpness, links.spare / links.slopes.size / 1000)
+        chain.slack = slack * links.epsilon * min(links.steep, 1.0)
         chain.look(links, tolerance)
         chain.sharpness = sharpness
         links = _links(chain, log_delta)
@@ -69,8 +71,11 @@ def epsilon(
         if k > 1 and not high - low < _NARROWED * width:
             break  # nor would another look help
         width = high - low
-        if high < 1.03 * low or k > 1:  # the links are where they should be: what keeps bounds apart is unsure points
-            chain.sharpness /= min(max(2 * (high - low) / (tolerance * high), 3.0), _SHARPER)
+        if (
+            high < 1.03 * low and k > 0
+        ) or k > 1:  # the links are where they should be: what keeps bounds apart is unsure points
+            sharper = min(max(2 * (high - low) / (tolerance * high), 3.0), _SHARPER)
+            chain.sharpness, slack = chain.sharpness / sharper, slack / sharper
     return min(low, high), max(low, high)
 
 

@@ -25,7 +25,7 @@ def law_of(pair: Pair, frame: Frame) -> tuple[Points, Points, float]:
     known, edges = exact(side), frame.edges
     if isinstance(known, Points):
         return known, known, 0.0
-    origin = _origin(side)
+    origin = origin_of(side)
     if frame.above:
         law = _more(side, edges + origin)
         return Points(law.losses - origin, law.logs, law.infinite, log_hidden=law.log_hidden), law, origin
@@ -44,6 +44,15 @@ def law_of(pair: Pair, frame: Frame) -> tuple[Points, Points, float]:
         missing += 1e-3 * np.abs(missing) + 1e-9 * frame.coarse
         ends[large] += np.clip(missing, -0.2 * frame.coarse, 0.2 * frame.coarse)
     return Points(losses, law.logs, law.infinite), law, origin
+
+
+def one_sided(pair: Pair, edges: Array, *, above: bool) -> Points:
+    """One step's law from bins between these edges, revealing more or less; as it is, where it has few outcomes."""
+    side = (pair.upper if above else pair.lower) if isinstance(pair, Enclosed) else pair
+    known = exact(side)
+    if isinstance(known, Points):
+        return known
+    return _more(side, edges) if above else _less(side, edges)
 
 
 def _less(pair: Pair, ends: Array) -> Points:
@@ -135,7 +144,7 @@ def _log_bins(x: Array, mu: float) -> tuple[Array, Array]:
     return near + np.log(-np.expm1(-apart)), off * (1 + 1 / np.expm1(np.maximum(apart, 1e-300)))
 
 
-def _origin(pair: Pair) -> float:
+def origin_of(pair: Pair) -> float:
     """The loss of most of the mass: on a Poisson sample that of no hit."""
     sample = pair.pair if isinstance(pair, Reversed) else pair
     if not isinstance(sample, Poisson) or not sample.rate < 1:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -47,6 +47,12 @@ class Law:
     index: NDArray[np.int64]
     logs: Array
     infinite: float
+    log_hidden: float = -math.inf
+    """log of a bound on further mass at infinite loss, too small to be told by a floating-point number."""
+
+    @property
+    def log_infinite(self) -> float:
+        return float(np.logaddexp(math.log(self.infinite) if self.infinite > 0 else -math.inf, self.log_hidden))
 
     @cached_property
     def losses(self) -> Array:
@@ -68,20 +74,31 @@ class Law:
 
     def tilted(self, tilt: float) -> tuple[float, Array]:
         """log E_P[e^{tilt L}; L finite] and the masses of the law tilted by e^{tilt L}, which add up to 1."""
-        exponents = self.logs + tilt * self.losses
-        peak = float(exponents.max())
-        weights = np.exp(exponents - peak)
-        total = float(weights.sum())
-        return peak + math.log(total), weights / total
+        return _tilted(self.losses, self.logs, tilt)
 
 
-def _kept(spacing: float, origin: float, index: NDArray[np.int64], logs: Array, infinite: float) -> Law:
+def _tilted(losses: Array, logs: Array, tilt: float) -> tuple[float, Array]:
+    exponents = logs + tilt * losses
+    peak = float(exponents.max())
+    weights = np.exp(exponents - peak)
+    total = float(weights.sum())
+    return peak + math.log(total), weights / total
+
+
+def _kept(
+    spacing: float,
+    origin: float,
+    index: NDArray[np.int64],
+    logs: Array,
+    infinite: float,
+    log_hidden: float = -math.inf,
+) -> Law:
     """A law without its empty points (one point is always kept)."""
     full = logs > -np.inf
     if not full.any():
         full, logs = np.arange(logs.size) == 0, np.full(logs.size, -745.0)
         infinite = max(0.0, infinite)
-    return Law(spacing, origin, index[full], logs[full], min(1.0, infinite))
+    return Law(spacing, origin, index[full], logs[full], min(1.0, infinite), log_hidden)
 
 
 def spread(p: Array, q: Array, nodes: Array) -> tuple[Array, float]:
@@ -213,9 +230,14 @@ def _around_atoms(
 
 
 def coarsen(law: Law, spacing: float, tilt: float, *, upper: bool) -> Law:
-    """The law on a coarser lattice, revealing more (``upper``) or less; in units of the tilted law, node by node."""
-    mgf, weight = law.tilted(tilt)
-    losses = law.losses
+    """The law on a coarser lattice, revealing more (``upper``) or less."""
+    found = on_lattice(law.losses, law.logs, spacing, tilt, upper=upper)
+    return replace(found, infinite=law.infinite, log_hidden=law.log_hidden)
+
+
+def on_lattice(losses: Array, logs: Array, spacing: float, tilt: float, *, upper: bool) -> Law:
+    """A law at ascending losses on a lattice, revealing more (``upper``) or less; by tilted masses, node by node."""
+    mgf, weight = _tilted(losses, logs, tilt)
     origin = float(losses[np.argmax(weight)])
     place = (losses - origin) / spacing
     first = math.floor(place.min()) - 1
@@ -241,7 +263,7 @@ def coarsen(law: Law, spacing: float, tilt: float, *, upper: bool) -> Law:
         below, deficit = (total(near + 1, weight * np.exp(tilt * up) * part) for part in (1.0, np.expm1(up)))
         masses = merge(own, gap, above, surplus, below, deficit)
     with np.errstate(divide="ignore"):
-        return _kept(spacing, origin, index, np.log(masses) + mgf - tilt * nodes, law.infinite)
+        return _kept(spacing, origin, index, np.log(masses) + mgf - tilt * nodes, 0.0)
 
 
 def compose(laws: Sequence[Law], counts: Sequence[int], tilt: float, *, upper: bool, floor: float = math.inf) -> Law:
@@ -257,7 +279,7 @@ def compose(laws: Sequence[Law], counts: Sequence[int], tilt: float, *, upper: b
     mgf = math.fsum(count * pair[0] for count, pair in zip(counts, pairs, strict=True))
     origin = math.fsum(count * law.origin for count, law in zip(counts, laws, strict=True))
     spacing = laws[0].spacing
-    start, length, escaped, low_tail = _window(laws, [pair[1] for pair in pairs], counts, tilt, mgf, floor)
+    start, length, log_escaped, low_tail = _window(laws, [pair[1] for pair in pairs], counts, tilt, mgf, floor)
     first = math.floor((start - origin) / spacing)
     if not abs(first) < 2**62:
         raise OverflowError("The lattice begins beyond what integers count.")
@@ -288,16 +310,18 @@ def compose(laws: Sequence[Law], counts: Sequence[int], tilt: float, *, upper: b
         infinite = float(
             -np.expm1(sum(count * np.log1p(-law.infinite) for law, count in zip(laws, counts, strict=True)))
         )
+    log_hidden = float(np.logaddexp.reduce([math.log(n) + law.log_hidden for law, n in zip(laws, counts, strict=True)]))
     if upper:
         logs[0] = np.logaddexp(logs[0], low_tail)
-        infinite += escaped if index[-1] < last else 0.0
-    return _kept(spacing, origin, index, logs, infinite)
+        if index[-1] < last:
+            log_hidden = float(np.logaddexp(log_hidden, log_escaped))
+    return _kept(spacing, origin, index, logs, infinite, log_hidden)
 
 
 def _window(
     laws: Sequence[Law], weights: Sequence[Array], counts: Sequence[int], tilt: float, mgf: float, floor: float
 ) -> tuple[float, int, float, float]:
-    """Where the composed law is computed: first loss, number of points; the P-mass above, and the log of that below."""
+    """Where the composed law is computed: first loss, number of points; logs of the P-mass above and below."""
     mean = variance = 0.0
     for law, weight, count in zip(laws, weights, counts, strict=True):
         centre = float(weight @ law.losses)
@@ -317,9 +341,9 @@ def _window(
     if (top - bottom) / spacing > _LONGEST:
         raise WindowTooLongError((top - bottom) / spacing / _LONGEST)
     length = next_fast_len(max(16, math.ceil((top - bottom) / spacing) + 4), real=True)
-    escaped = math.exp(min(0.0, float(np.min(high + mgf - (shifts + tilt) * top))))
+    log_escaped = min(0.0, float(np.min(high + mgf - (shifts + tilt) * top)))
     below = np.where(shifts >= tilt, low + mgf + (shifts - tilt) * bottom, 0.0)
-    return bottom - spacing, length, escaped, min(0.0, float(below.min()))
+    return bottom - spacing, length, log_escaped, min(0.0, float(below.min()))
 
 
 def _log_sum(exponents: Array) -> Array:

@@ -18,7 +18,7 @@ def _log_delta(law: Law, epsilon: float) -> float:
     """log of P(L = inf) + sum of P-masses times (1 - e^{epsilon - loss})_+."""
     losses = law.losses
     first = int(np.searchsorted(losses, epsilon, side="right"))
-    infinite = math.log(law.infinite) if law.infinite > 0 else -math.inf
+    infinite = law.log_infinite
     if first == losses.size:
         return infinite
     exponents = law.logs[first:]
@@ -39,9 +39,8 @@ def curve(law: Law, epsilons: Array, doubt: float, *, upper: bool) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         here = np.append(law.losses, np.inf)[first]
         finite = np.logaddexp(p_tail + np.log(-np.expm1(np.minimum(at - here, 0.0))), scaled + at)
-        infinite = np.log(law.infinite)
     finite = np.where(np.isneginf(p_tail), -np.inf, finite + (off if upper else -off))
-    result = np.logaddexp(finite, infinite) + (margin if upper else -margin)
+    result = np.logaddexp(finite, law.log_infinite) + (margin if upper else -margin)
     return np.asarray(np.minimum(result, 0.0))
 
 
@@ -100,7 +99,7 @@ def _crossing(law: Law, log_delta: float, low: float, high: float) -> float:
     losses = law.losses
     used = losses >= low
     losses, weights = losses[used], np.exp(np.minimum(law.logs[used] - log_delta, 700.0))
-    rest = 1 - law.infinite * math.exp(min(700.0, -log_delta))
+    rest = 1 - math.exp(min(700.0, law.log_infinite - log_delta))
     # delta(l_k) = tail_k - e^{l_k} sum_{j > k} w_j e^{-l_j}, and between lattice points it is linear in e^epsilon.
     decay = np.minimum(losses - losses[0], 600.0)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

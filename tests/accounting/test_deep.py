@@ -1,0 +1,177 @@
+"""Tilted lattices in logarithms: deltas down to 1e-1400, against integrals in many digits and other engines."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.special import log_ndtr
+
+from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Laplace, Mechanism, RandomisedResponse
+from hush.accounting.gaussian.contour import ADD, REMOVE
+from hush.accounting.grouping import makers
+from hush.accounting.kinds import directions, gaussian_composition
+from hush.accounting.lattices import deep
+from hush.accounting.lattices.laws import Law, compose, on_lattice
+from hush.accounting.lattices.readings import curve as reading
+
+
+def one_sample(epsilon: mpmath.mpf, rate: float, noise: float) -> mpmath.mpf:
+    """delta of one Gaussian release on a sample, one record replaced: p delta(t), e^t = 1 + (e^eps - 1)/p."""
+    if epsilon < 0:
+        return 1 - mpmath.exp(epsilon) + mpmath.exp(epsilon) * one_sample(-epsilon, rate, noise)
+    mu = 1 / mpmath.mpf(noise)
+    t = mpmath.log1p(mpmath.expm1(epsilon) / rate)
+    return rate * (mpmath.ncdf(mu / 2 - t / mu) - mpmath.exp(t) * mpmath.ncdf(-mu / 2 - t / mu))
+
+
+def two_samples_beside(epsilon: float, rate: float, noise: float, truth: float) -> mpmath.mpf:
+    """delta of two such releases and one randomised response: the mean of one's over what the others lose."""
+    mu = 1 / mpmath.mpf(noise)
+
+    def left(rest: mpmath.mpf) -> mpmath.mpf:
+        def both(x: mpmath.mpf) -> mpmath.mpf:
+            loss = mpmath.log1p(rate * mpmath.expm1(mu * x - mu**2 / 2))
+            q = mpmath.npdf(x)
+            return q * (mpmath.exp(loss) * one_sample(rest - loss, rate, noise) + one_sample(rest + loss, rate, noise))
+
+        places = [mu / 2 + k * mpmath.mpf(length) for k, length in zip(range(14), [0, *[4] * 13], strict=True)]
+        kink = mpmath.log1p(mpmath.expm1(rest) / rate) / mu + mu / 2 if rest > 0 else mu / 2
+        spread = mpmath.quad(both, sorted({*places, kink}))
+        atom = (1 - rate) * (2 * mpmath.ncdf(mu / 2) - 1)
+        return spread + atom * one_sample(rest, rate, noise)
+
+    chance = 1 / (1 + mpmath.exp(-truth))
+    at = mpmath.mpf(epsilon)
+    return chance * left(at - truth) + (1 - chance) * left(at + truth)
+
+
+@pytest.mark.parametrize(
+    ("rate", "noise", "epsilon"), [(0.01, 1.0, 3.0), (0.01, 0.5, 40.0), (0.3, 2.0, 30.0), (1e-4, 0.7, 60.0)]
+)
+def test_a_curve_encloses_an_integral_in_many_digits(rate: float, noise: float, epsilon: float) -> None:
+    run = Gaussian(noise, REPLACE_ONE).poisson(rate) * 2 + RandomisedResponse(0.8, REPLACE_ONE)
+    with mpmath.workdps(50):
+        truth = {at: float(mpmath.log(two_samples_beside(at, rate, noise, 0.8))) for at in (epsilon, 0.6 * epsilon)}
+    curve = deep.curve_at(directions(run)[0], epsilon, truth[epsilon], 1e-3 * max(1.0, -truth[epsilon]))
+    assert curve is not None
+    lower, upper = curve(np.array([0.6 * epsilon, epsilon]))
+    for k, at in enumerate((0.6 * epsilon, epsilon)):
+        assert lower[k] <= truth[at] <= upper[k]
+    assert upper[1] - lower[1] <= 1e-3 * max(1.0, -truth[epsilon])
+
+
+@pytest.mark.parametrize(("mu", "count"), [(0.3, 1), (0.1, 40), (2.0, 3)])
+@pytest.mark.parametrize("deviations", [5.0, 30.0, 80.0])
+def test_plain_gaussians_against_their_closed_form(mu: float, count: int, deviations: float) -> None:
+    """Their bins have only logarithms beyond 35 deviations."""
+    total = mu * math.sqrt(count)
+    epsilon = total * deviations
+    a, b = (float(log_ndtr(sign * total / 2 - epsilon / total)) for sign in (1, -1))
+    truth = a + math.log(-math.expm1(epsilon + b - a))
+    curve = deep.curve_at(directions(Gaussian(1 / mu) * count)[0], epsilon, truth, 1e-3 * max(1.0, -truth))
+    assert curve is not None
+    lower, upper = curve(np.array([epsilon]))
+    assert lower[0] - 1e-9 * abs(truth) <= truth <= upper[0] + 1e-9 * abs(truth)
+    assert upper[0] - lower[0] <= 1e-3 * max(1.0, -truth)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        Gaussian(0.7).poisson(3e-4) * 3000,
+        Gaussian(1.1).poisson(0.008) * 62,
+        Gaussian(0.9).poisson(1e-3) * 77 + Gaussian(5.0).poisson(2e-3) * 40,
+    ],
+)
+def test_sampled_gaussians_meet_their_contour_integral(run: Mechanism) -> None:
+    """Which is good to six digits, in either direction."""
+    composition = gaussian_composition(run)
+    assert composition is not None
+    met = 0
+    for direction, steps in zip((REMOVE, ADD), directions(run), strict=True):
+        maker = makers.Sampled(composition, direction, makers.Binned(steps))
+        for epsilon in (2.0, 8.0, 20.0):
+            sharp = maker.curve(epsilon, -100.0, 1e-6) if epsilon < maker.largest else None
+            low, high = (-math.inf, 0.0) if sharp is None else (float(end[0]) for end in sharp(np.array([epsilon])))
+            curve = deep.curve_at(steps, epsilon, high, 2e-3 * max(1.0, -high)) if high - low < 1e-3 else None
+            if curve is not None:
+                lower, upper = curve(np.array([epsilon]))
+                assert lower[0] <= high
+                assert upper[0] >= low
+                met += upper[0] - lower[0] < 0.1 * max(1.0, -high)
+    assert met
+
+
+MIXED = [
+    (Gaussian(2.8, REPLACE_ONE).poisson(6e-4) * 18 + RandomisedResponse(0.5, REPLACE_ONE) * 30, 17.0),
+    (Gaussian(1.4, REPLACE_ONE).uniform(3, of=1000) * 50, 40.0),
+    (Gaussian(3.0).poisson(0.01) * 20 + Laplace(8.0) * 2, 2.0),
+    (Laplace(0.5).poisson(1e-3) * 40 + Gaussian(1.0).poisson(1e-3) * 7, 9.0),
+    (RandomisedResponse(0.3, ADD_REMOVE).poisson(0.2) * 9 + Gaussian(0.8), 30.0),
+]
+
+
+@pytest.mark.parametrize(("run", "epsilon"), MIXED)
+@pytest.mark.parametrize("part", [0.4, 0.8, 1.0])
+def test_lattices_and_lines_never_contradict_each_other(run: Mechanism, epsilon: float, part: float) -> None:
+    for steps in directions(run):
+        maker, at = makers.Binned(steps), part * epsilon
+        size = float(maker.rough(np.array([at]))[0])
+        lines, curve = maker.lines(at, size, 1e-4), deep.curve_at(steps, at, size, 1e-3 * max(1.0, -size))
+        if lines is None or curve is None:
+            continue
+        low, high = (float(end[0]) for end in lines(np.array([at])))
+        lower, upper = curve(np.array([at]))
+        assert lower[0] <= high
+        assert upper[0] >= low
+
+
+@pytest.mark.parametrize("points", [100, 301, 2000])
+@pytest.mark.parametrize(("run", "epsilon"), MIXED)
+def test_any_lattice_and_any_tilt_bound_the_same_number(run: Mechanism, epsilon: float, points: int) -> None:
+    steps = directions(run)[0]
+    at = np.linspace(0.2, 1.0, 9) * epsilon
+    bounds = []
+    for number in (points, 1000):
+        for tilt in (1.0, 5.0):
+            frame = deep.Frame.of(epsilon, tilt, number)
+            with np.errstate(all="ignore"):
+                bounds.append([deep.composed(steps, frame, -400.0, above=above)(at) for above in (False, True)])
+    lowest = np.nanmax([low for low, _ in bounds], axis=0)
+    highest = np.nanmin([high for _, high in bounds], axis=0)
+    assert np.all(lowest <= highest)
+
+
+def test_what_lies_beyond_a_deep_window_is_counted() -> None:
+    """e^-900 is no floating-point number: as one it would be lost from the law that reveals more."""
+    losses = 1.0 * np.arange(2000)
+    law = on_lattice(losses, -losses, 1.0, 0.5, upper=True)
+    run = compose([law], [2], 0.5, upper=True, floor=-800.0)
+    assert -2000 < run.log_hidden < -700
+    at = np.array([run.losses[-1] - 1.0])
+    truth = float(np.logaddexp.reduce(np.log(np.arange(1, 4001.0)[int(at[0]) :]) - np.arange(4000.0)[int(at[0]) :]))
+    assert reading(run, at, 0.0, upper=True)[0] >= truth + math.log(-math.expm1(-1.0)) - 1e-9
+
+
+def test_losses_too_small_to_be_told_keep_what_is_hidden() -> None:
+    law = Law(1.0, 0.0, np.arange(3), np.log(np.full(3, 1 / 3)), 0.0, log_hidden=-900.0)
+    assert reading(law, np.array([5.0]), 0.0, upper=True)[0] == pytest.approx(-900.0)
+    twice = compose([law], [2], 0.1, upper=True)
+    assert reading(twice, np.array([9.0]), 0.0, upper=True)[0] >= -900.0 + math.log(2)
+
+
+def test_a_group_of_coins_and_rare_large_losses_is_answered() -> None:
+    """Its single record's delta of 1e-300 needs all coins and one large loss."""
+    run = Gaussian(2.75867, REPLACE_ONE).poisson(0.000634161) * 18 + RandomisedResponse(0.75, REPLACE_ONE) * 20
+    found = run.group(12).epsilon(1e-12)
+    assert found.upper < 1.001 * found.lower
+    assert found.lower >= (RandomisedResponse(0.75, REPLACE_ONE) * 20).group(12).epsilon(1e-12).lower * (1 - 1e-9)
+
+
+def test_few_large_losses_of_many_records() -> None:
+    """76 records whose single deltas go down to e^-3200: 9 s and 6e-4 wide by lines alone."""
+    found = (Gaussian(1.35777, REPLACE_ONE).poisson(650 / 293200) * 51).group(76).epsilon(5.9e-53)
+    assert found.upper - found.lower <= 1e-3 * found.upper
