@@ -126,9 +126,11 @@ def one_sided(side: Side, rough: Rough, aim: Aim, change: float, terms: int) -> 
         negligible = aim.log_delta + math.log(change) + _NOTHING / 4
         if bound < negligible or share < 1e-12:
             order, bound = _best_order(paths, c, aim.epsilon)
-            if bound < negligible + 2 or share < 1e-200:
+            if bound < negligible + 2:
                 small.append((paths, order))
                 continue
+            if share < 1e-12:  # the rough look didn't see it
+                c, slope, share = order, order, math.exp(min(bound - aim.log_delta, 0.0))
         own = min(change / max(share * len(aim.groups), 1e-6), 0.1)
         kernel = Kernel(width_for(slope, own, side.above), side.above)
         # good to a small part of what is wanted, which the bracket's bound may exceed by far
