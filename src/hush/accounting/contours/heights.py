@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hush.accounting.contours.blocks import blocks
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Array
 
 _OCTAVE = 4  # halvings: stretches are a sixteenth of where they begin
@@ -73,13 +74,8 @@ class Heights:
     def sizes(self, points: Array, masses: Array, starts: NDArray[np.intp]) -> Array:
         """|sum of m e^{itl}| over the points of several laws, one law after the other: a row for each height."""
         found = np.empty((self.count, starts.size))
-        ends = np.append(starts[1:], points.size)
-        first = 0
-        while first < starts.size:
-            last = max(int(np.searchsorted(ends, starts[first] + _TOGETHER, side="right")), first + 1)
-            some = slice(starts[first], ends[last - 1])
-            self._fill(found[:, first:last], points[some], masses[some], starts[first:last] - starts[first])
-            first = last
+        for rows, some, begins in blocks(np.diff(np.append(starts, points.size)), _TOGETHER):
+            self._fill(found[:, rows], points[some], masses[some], begins)
         return found
 
     def _fill(self, found: Array, points: Array, masses: Array, starts: NDArray[np.intp]) -> None:

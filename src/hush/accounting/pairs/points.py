@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import gammaln
 
+from hush.accounting.contours.blocks import blocks
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Complex
 from hush.accounting.lattices.laws import UNDERFLOW, spread
 from hush.accounting.pairs.doubts import doubts
@@ -135,18 +136,15 @@ def log_mgfs(laws: Sequence[Points], orders: Array) -> Array:
     """log E_P[e^{sL}; L finite] of several laws at real s, a row each: as many at once as stay close at hand."""
     found = np.empty((len(laws), orders.size))
     sizes = np.array([law.size for law in laws])
-    ends, first = np.cumsum(sizes), 0
-    while first < len(laws):
-        begin = int(ends[first] - sizes[first])
-        last = max(int(np.searchsorted(ends, begin + _TOGETHER // orders.size, side="right")), first + 1)
-        few, starts = laws[first:last], ends[first:last] - sizes[first:last] - begin
-        losses, logs = (np.concatenate(rows) for rows in zip(*((law.losses, law.logs) for law in few), strict=True))
+    for rows, _, starts in blocks(sizes, _TOGETHER // orders.size):
+        losses, logs = (
+            np.concatenate(part) for part in zip(*((one.losses, one.logs) for one in laws[rows]), strict=True)
+        )
         exponents = np.multiply.outer(orders, losses) + logs
         peaks = np.maximum.reduceat(exponents, starts, axis=1)
-        exponents -= np.repeat(peaks, sizes[first:last], axis=1)
+        exponents -= np.repeat(peaks, sizes[rows], axis=1)
         sums = np.add.reduceat(np.exp(exponents, out=exponents), starts, axis=1)
-        found[first:last] = (peaks + np.log(sums)).T
-        first = last
+        found[rows] = (peaks + np.log(sums)).T
     return found
 
 
