@@ -108,8 +108,6 @@ def on_axis(part: Part) -> Rule:
     """A rule on the real axis: good to ten digits, for searches and for Chernoff's inequality."""
     left, width, count = part.cells
     right = left + width * count
-    if part.rises is None and part.step.rate <= 0.5:
-        left = max(left, -13.0)
     spacing = min(0.5 * part.narrowest, 0.15 * min(part.step.noise, 1.0))
     size = max(int(np.ceil((right - left) / spacing)), 2)
     return Rule(part, 0.0, left + 0.5 * (right - left) / size, (right - left) / size, size, np.nan)

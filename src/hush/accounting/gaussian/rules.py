@@ -353,7 +353,8 @@ def rule(
     first = int(np.searchsorted(np.cumsum(mass), 0.1))
     last = len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), 0.1))
     left, width, _ = part.cells
-    last = max(last, first + 1)
+    # where nothing counts a node is on the left: at the cut g^r may be larger than any floating-point number
+    first, last = (first, max(last, first + 1)) if first < len(mass) else (0, 1)
     outside = mass[:first].sum() + mass[last:].sum()
     # the cut is half way between two nodes; a cell's bound covers all nodes in it, spacing/width times if that is > 1
     cut = left + len(mass) * width
