@@ -63,5 +63,5 @@ class Axis:
     def least(self, power: float) -> list[float]:
         """E[g^r; label], from below."""
         at = np.array([power])
-        least = np.maximum(1 + self.excess(at) - self.missed(at) - 3 * ROUNDED, 1e-290)
+        least = np.maximum((1 + self.excess(at) - self.missed(at)) * (1 - ROUNDED) - 3 * ROUNDED, 1e-290)
         return [float(one) for one in least[:, 0]]

@@ -8,6 +8,7 @@ the brackets says better for the next round.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from hush.accounting.contours import crossing
 from hush.accounting.contours.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.pairs.projection import ProjectedPair
+from hush.accounting.pairs.standing import leading
 from hush.accounting.tails.cells import MANY, Rough, Seen, Steps, aim_at, bin_edges, rough_look
 from hush.accounting.tails.sides import Chernoff, Curve, one_sided, sides, two_sided, what_was_seen
 
@@ -152,10 +154,13 @@ def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
     if not rough.log_delta(epsilon) < log_delta - 0.2:
         return False
     aim = aim_at(rough, epsilon, log_delta)
-    _, more = sides(steps, bin_edges(rough, aim, 0.05))
-    at = np.array([epsilon])
-    if epsilon > 0 and Chernoff.of(more, _ORDERS / epsilon, log_delta)(at)[0] <= log_delta:
-        return True
+    bins, at, leaders = bin_edges(rough, aim, 0.05), np.array([epsilon]), leading(steps)
+    some = [(steps[place][0], count) for place, count in leaders.items()]
+    few = replace(bins, edges=tuple(bins.edges[place] for place in leaders))
+    for these, ends in ((some, few), (steps, bins)) if len(some) < len(steps) else ((steps, bins),):
+        _, more = sides(these, ends)
+        if epsilon > 0 and Chernoff.of(more, _ORDERS / epsilon, log_delta)(at)[0] <= log_delta:
+            return True
     upper, _ = one_sided(more, rough, aim, 0.05, _TERMS // 10)
     return bool(upper(at)[0] <= log_delta)
 
