@@ -36,7 +36,7 @@ def test_chances_below_an_edge_lie_within_their_doubt(
     rate: float, noise: float, count: int, width: float, place: float
 ) -> None:
     step, edge = Step(rate, noise, count), Edge(place, width)
-    below = certain._all_below([(step, edge)])
+    below = certain._all_below(((step, edge),))
     with mp.workdps(60):
         absent, ratio = _logs(step, edge)
         assert abs(below.log_absent - absent) <= 0.7 * below.doubt_absent
@@ -53,7 +53,7 @@ def test_random_chances_below_an_edge_lie_within_their_doubt() -> None:
             edge = Edge(
                 float(rng.choice([rng.uniform(-3, 8), rng.uniform(-6, 36)])), float(10 ** rng.uniform(-3, -0.3))
             )
-            below = certain._all_below([(step, edge)])
+            below = certain._all_below(((step, edge),))
             absent, ratio = _logs(step, edge)
             assert abs(below.log_absent - absent) <= 0.7 * below.doubt_absent
             assert abs(below.log_ratio - ratio) <= 0.7 * below.doubt_ratio

@@ -8,10 +8,11 @@ import pytest
 from reference import REMOVE, one_step, two_steps
 
 from hush.accounting import Gaussian, Mechanism, calibrate
+from hush.accounting.gaussian.axis import Axis
 from hush.accounting.gaussian.certain import hits
-from hush.accounting.gaussian.labels import Labels
+from hush.accounting.gaussian.labels import Labels, on_axis
 from hush.accounting.gaussian.nearby import Nearby
-from hush.accounting.gaussian.rules import Rule
+from hush.accounting.gaussian.rules import Rule, rule
 from hush.accounting.gaussian.strips import Edge, Part
 from hush.accounting.gaussian.transform import Step
 
@@ -73,6 +74,77 @@ def test_windowed_sums_are_off_by_less_than_the_rounding_claimed(seed: int) -> N
         off = float(abs(total - found))
     claimed = float(rule.rounding(real, np.array([height]), False)[0])
     assert off <= claimed <= 2e-13 * abs(found) * (1 + height)
+
+
+@pytest.mark.parametrize(("shift", "careful"), [(0.0, False), (0.06, False), (0.06, True), (-0.06, False)])
+@pytest.mark.parametrize("bulk", [False, True])
+def test_sums_on_a_line_are_off_by_less_than_the_rounding_claimed(shift: float, careful: bool, bulk: bool) -> None:
+    """Turns that are products of few exponentials; below the axis g^r grows with Im r, and so does what is lost."""
+    step, low, high = Step(0.2, 0.3, 6), Edge(1.5, 0.07, 9.0), Edge(4.0, 0.03)
+    part = Part(step, low) if bulk else Part(step, high, low)
+    left, size = (-9.0, 1112) if bulk else (0.7, 300)
+    rule = Rule(part, shift, left, 0.01, size, -np.inf, careful)
+    real, first, spacing = 0.55, 1.3, 0.7
+    heights = first + spacing * np.arange(120)
+    powers = real + 1j * heights
+    assert rule.is_turned(spacing, heights.size)
+    assert not rule.is_turned(spacing, 3)
+    assert rule.is_turned(30 * spacing, heights.size) is (shift >= 0)  # what grows too much is summed one by one
+    found = rule.excess(powers, spacing) if bulk else rule.mgf(powers, spacing)
+    claimed = rule.rounding(real, heights, bulk, spacing)
+    with mp.workdps(40):
+        for k in (0, 37, 119):
+            power, total = mp.mpc(real, heights[k]), mp.mpc(0)
+            for j in range(rule.size):
+                x = mp.mpf(rule.left) + j * mp.mpf(rule.spacing) + 1j * mp.mpf(shift)
+                g = 1 - mp.mpf(step.rate) + step.rate * mp.exp(x / step.noise - 1 / (2 * mp.mpf(step.noise) ** 2))
+                window = _phi((part.falls.place - x) / part.falls.width)
+                if part.rises is not None:
+                    window -= _phi((part.rises.place - x) / part.rises.width)
+                value = g**power - (1 + power * (g - 1) if bulk else 0)
+                total += window * rule.spacing * mp.exp(-x * x / 2) / mp.sqrt(2 * mp.pi) * value
+            if bulk:
+                spread = mp.sqrt(1 + mp.mpf(low.width) ** 2)
+                absent, present = (_phi((mean - mp.mpf(low.place)) / spread) for mean in (0, 1 / mp.mpf(step.noise)))
+                total -= absent + power * step.rate * (present - absent)
+            off = float(abs(total - mp.mpc(complex(found[k]))))
+            assert off <= claimed[k]
+            alone = rule.rounding(real, heights[k : k + 1], bulk)[0]
+            assert claimed[k] >= alone * (1 - 1e-9)
+
+
+def test_a_part_that_counts_for_nothing_has_a_sum_that_is_a_number() -> None:
+    """At the cut g^r is e^1000 times as large as any floating-point number, and the window 0."""
+    part = Part(Step(4e-6, 2.5, 45), Edge(45.0, 0.2), Edge(20.0, 0.5))
+    found = rule(part, 10_000.0, 0.0, 10.0, 1e5, False)
+    assert found.log_error < 1e5
+    assert np.all(np.isfinite(found.mgf(np.array([complex(10_000.0, 5.0)]))))
+    assert np.all(np.isfinite(found.rounding(10_000.0, np.array([5.0]), False)))
+
+
+def test_labels_at_once_have_the_sums_of_each() -> None:
+    rng = np.random.default_rng(2)
+    steps = [Step(10.0 ** rng.uniform(-6, -0.5), float(rng.uniform(0.3, 3)), 1) for _ in range(9)]
+    bulks = [on_axis(Part(step, Edge(float(rng.uniform(2, 6)), 0.1 * step.noise))) for step in steps]
+    rests = [on_axis(Part(one.part.step, Edge(8.0, 0.05), one.part.falls)) for one in bulks]
+    powers = np.array([-3.0, -0.5, 0.0, 1.0, 2.5, 40.0])
+    axis = Axis([*bulks, *rests])
+    assert axis.mgf(powers) == pytest.approx(np.array([one.mgf(powers) for one in axis.rules]), rel=1e-12)
+    assert axis.missed(powers) == pytest.approx(np.array([one.missed(powers) for one in axis.rules]), rel=1e-12)
+    sizes, least = Axis(bulks).log_sizes(powers), [Axis(bulks).least(float(power)) for power in powers]
+    for row, one in enumerate(bulks):
+        step, edge = one.part.step, one.part.falls
+        exact = Axis(bulks).excess(powers)[row] - one.excess(powers).real
+        assert np.all(np.abs(exact) <= 1e-13 * np.maximum(1.0, np.exp(sizes[row])))
+        for column, power in enumerate(powers.tolist()):
+
+            def integrand(x: mp.mpf, step: Step = step, edge: Edge = edge, power: float = power) -> mp.mpf:
+                ratio = 1 - step.rate + step.rate * mp.exp(x / step.noise - 1 / (2 * mp.mpf(step.noise) ** 2))
+                return ratio**power * mp.npdf(x) * mp.ncdf((edge.place - x) / edge.width)
+
+            with mp.workdps(25):
+                true = mp.quad(integrand, [*range(-16, 16)])
+                assert least[column][row] <= true <= mp.exp(sizes[row, column]) * (1 + mp.mpf(10) ** -13)
 
 
 def test_gaussian_windows_are_as_good_as_assumed() -> None:

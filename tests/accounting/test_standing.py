@@ -12,7 +12,8 @@ from hush.accounting.kinds import directions
 from hush.accounting.mechanisms import Mechanism, compose
 from hush.accounting.pairs.hopeless import log_short_of_one, surely_beyond
 from hush.accounting.pairs.losses import GaussianPair
-from hush.accounting.pairs.standing import few_of
+from hush.accounting.pairs.single import curve
+from hush.accounting.pairs.standing import _noise, few_of, leading
 from hush.accounting.releases import Projected
 from hush.accounting.tails.cells import rough_look
 
@@ -70,3 +71,24 @@ def test_many_levels_next_to_no_noise_are_told_at_a_glance() -> None:
     assert log_short_of_one(steps, 10.0) < -100
     assert not surely_beyond(directions(schedule(40, 0.01, 200))[0], math.log(1e-5))
     assert log_short_of_one(directions(schedule(40, 0.01, 200))[0], 1.0) == 0
+
+
+@pytest.mark.parametrize("projections", [0, 50])
+def test_the_least_noise_of_neighbours_stands_for_them_from_above(projections: int) -> None:
+    noises = np.geomspace(0.7, 5.0, 23)[::-1].tolist()
+    kinds = [(Projected(noise, projections) if projections else Gaussian(noise)).poisson(0.01) for noise in noises]
+    mechanism = compose([*((kind, 1 + k) for k, kind in enumerate(kinds)), (Laplace(2.0).poisson(0.1), 100)])
+    for steps in directions(mechanism):
+        leaders = leading(steps)
+        sampled = [k for k, (_, count) in enumerate(steps) if count != 100]
+        ordered = sorted(sampled, key=lambda k: _noise(steps[k][0]))
+        groups = [ordered[first : first + 5] for first in range(0, 23, 5)]
+        assert len(ordered) == 23
+        assert {group[0]: sum(steps[k][1] for k in group) for group in groups}.items() <= leaders.items()
+        assert len(leaders) == 6
+        assert sum(leaders.values()) == sum(count for _, count in steps)
+        epsilons = np.array([0.0, 0.01, 0.1, 1.0])
+        for group in groups:
+            most = curve(steps[group[0]][0])(epsilons)[1]
+            for other in group[1:]:
+                assert np.all(curve(steps[other][0])(epsilons)[0] <= most)

@@ -10,6 +10,7 @@ import pytest
 
 from hush.accounting.contours import averaged
 from hush.accounting.contours.averaged import Wanted, averaged_line
+from hush.accounting.contours.heights import Heights
 from hush.accounting.contours.smoothing import Kernel
 from hush.accounting.contours.turns import Crowd, gathered
 from hush.accounting.mixed.tilted import Side
@@ -41,44 +42,66 @@ def test_fewer_points_never_make_a_transform_smaller(seed: int, c: float, spacin
     law, nodes = some_law(seed, 400), 12
     found = gathered([some_law(9, 50), law], c, spacing * nodes)
     assert found.points.size < 250 or spacing > 1
-    every = found.at(spacing, nodes)[1]
-    ((_, alone),) = found.near(spacing * np.arange(nodes), [np.zeros(nodes)])
-    assert alone == pytest.approx(every, abs=1e-10)
-    for node, bound in enumerate(every):
-        exact = log_size(law, c, spacing * node)
-        assert exact - 1e-15 <= min(bound, alone[node]) <= 0
+    looks = Heights.between(spacing, spacing * nodes, 2 * spacing)
+    at, alone = spacing * np.arange(nodes), found.near(looks)[0][1]
+    both = [*zip(at, found.at(spacing, nodes)[1], strict=True), *zip(looks.middles[::8], alone[::8], strict=True)]
+    for height, bound in both:
+        exact = log_size(law, c, float(height))
+        assert exact - 1e-15 <= bound <= 0
         assert c > 1 or 1 - math.exp(bound) >= 0.5 * (1 - math.exp(exact)) - 1e-12  # nor much larger
 
 
 @pytest.mark.parametrize("points", [30, 400])
 @pytest.mark.parametrize("c", [0.3, 20.0])
-@pytest.mark.parametrize("spacing", [0.1, 2.0])
-def test_a_bound_with_a_reach_holds_between_nodes(points: int, c: float, spacing: float) -> None:
-    law, nodes = some_law(5, points), 9
-    ((bounds,),) = gathered([law], c, spacing * nodes).near(spacing * np.arange(nodes), [np.full(nodes, 0.5 * spacing)])
-    for node, bound in enumerate(bounds):
-        for part in (-0.5, -0.3, 0.2, 0.5):
-            assert log_size(law, c, spacing * (node + part)) <= bound + 1e-12
-    assert spacing > 1 or c > 1 or bounds.min() < -0.03  # nor is nothing said
+@pytest.mark.parametrize("longest", [0.1, 2.0])
+def test_a_bound_with_a_reach_holds_between_nodes(points: int, c: float, longest: float) -> None:
+    law, looks = some_law(5, points), Heights.between(0.5 * longest, 9 * longest, longest)
+    bounds = gathered([law], c, 9 * longest).near(looks)[1][0]
+    for k in range(0, looks.count, 3):
+        for part in (0.0, 0.7, 1.0):
+            assert log_size(law, c, (1 - part) * looks.ends[k] + part * looks.ends[k + 1]) <= bounds[k] + 1e-12
+    assert longest > 1 or c > 1 or bounds.min() < -0.03  # nor is nothing said
 
 
 @pytest.mark.parametrize("c", [0.3, 3.0])
 def test_small_heights_are_known_within_a_part_of_themselves(c: float) -> None:
     """There the transform turns by the square of the height: far less than a deviation times the reach."""
-    law, height = some_law(6, 300), np.array([1e-3])
-    ((bound,),) = gathered([law], c, 1.0).near(height, [0.04 * height])
-    exact = log_size(law, c, 1e-3)
-    assert log_size(law, c, 0.96e-3) <= bound[0] <= 0.8 * exact < 0
+    law, looks = some_law(6, 300), Heights.between(1e-3, 1.05e-3, 1.0)
+    ((bound,),) = gathered([law], c, 1.0).near(looks)[1]
+    assert looks.ends == pytest.approx([1e-3, 1.0625e-3])
+    assert log_size(law, c, 1e-3) <= bound <= 0.8 * log_size(law, c, 1.03e-3) < 0
 
 
 @pytest.mark.parametrize("deviation", [1e-6, 0.1, 1e3])
 def test_stretches_of_heights_leave_no_gap(deviation: float) -> None:
     for first, last in ((1.0, 1.01), (0.3, 40.0), (1e-3, 1e3)):
-        ends = averaged._heights(first, last, deviation)
-        assert ends[0] == first
-        assert ends[-1] == pytest.approx(last)
-        assert np.all(np.diff(ends) > 0)
-        assert ends.size < 1000
+        looks = averaged._heights(first, last, deviation)
+        assert looks.ends[0] == first
+        assert last <= looks.ends[-1] <= last + np.diff(looks.ends)[-1] * (1 + 1e-9)
+        assert np.all(np.diff(looks.ends) > 0)
+        assert np.all(np.diff(looks.ends) <= np.maximum(0.4 / deviation, last / 80) * (1 + 1e-12))
+        assert np.all(looks.middles - looks.reach < looks.ends[:-1])
+        assert np.all(looks.middles + looks.reach > looks.ends[1:])
+        assert looks.ends.size < 1000
+
+
+@pytest.mark.parametrize(("first", "last", "longest"), [(0.3, 40.0, 0.4), (1e-3, 1e3, 12.0), (5.0, 9.0, 0.01)])
+def test_turns_that_are_products_are_off_by_no_more_than_is_said(first: float, last: float, longest: float) -> None:
+    """One point of each of several laws: its size is 1 whatever the turns, so two of them are compared."""
+    looks = Heights.between(first, last, longest)
+    assert np.all(np.diff(looks.ends) <= longest)
+    generator = np.random.default_rng(1)
+    points, masses = generator.normal(size=20), np.full(20, 0.5)
+    sizes = looks.sizes(points, masses, 2 * np.arange(10))
+    for k in np.unique(np.linspace(0, looks.count - 1, 15).astype(int)):
+        with mpmath.workdps(40):
+            t = mpmath.mpf(float(looks.middles[k]))
+            for law in range(10):
+                gap = mpmath.mpf(points[2 * law]) - mpmath.mpf(points[2 * law + 1])
+                exact = float(abs(mpmath.cos(t * gap / 2)))
+                angle = 2.0**-50 * float(t) * np.abs(points[2 * law : 2 * law + 2]).max()  # what angles are off
+                assert abs(sizes[k, law] - exact) <= looks.rounding[k] + angle
+    assert np.all(looks.rounding < 1e-7)
 
 
 def test_kernels_fall_from_every_height_on() -> None:
@@ -107,16 +130,15 @@ def test_the_paths_of_a_bracket_have_decayed_no_more_than_is_said(jumping: bool)
 def test_some_kinds_never_say_more_than_all_of_them(spare: bool) -> None:
     kinds = tuple((some_law(seed, 60 + seed), some_law(seed + 1, 70)) for seed in range(9))
     crowd = Crowd((*kinds, (GaussianLaw(0.3),), (LaplaceLaw(0.1),)), np.arange(1.0, 12.0), 0.7, spare)
-    heights = np.geomspace(0.01, 30.0, 50)
-    few, reach = crowd.some(30.0), 0.01 * heights
+    looks, few = Heights.between(0.01, 30.0, 0.3), crowd.some(30.0)
     assert len(few.kinds) == 4
-    (some, _), (every, _) = (one.seen(30.0).near(heights, (reach, 0 * reach)) for one in (few, crowd))
+    (_, some), (_, every) = (one.seen(30.0).near(looks) for one in (few, crowd))
     assert np.all(some >= every - 1e-12)
     assert some.min() < -10
     counts = [count - (k == 0) * spare for k, count in enumerate(crowd.counts[:9])]  # the first is spared
-    for place in (0, 20, 49):
+    for place in (0, looks.count // 2, -1):
         exact = sum(
-            count * max(log_size(law, 0.7, heights[place]) for law in laws)
+            count * max(log_size(law, 0.7, float(looks.middles[place])) for law in laws)
             for laws, count in zip(kinds, counts, strict=True)
         )
         assert exact <= some[place] + 1e-9

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from hush.accounting.contours.heights import Heights
 from hush.accounting.contours.line import Line, alias_free_spacing, chernoff_points
 from hush.accounting.contours.smoothing import Kernel
 from hush.accounting.contours.turns import Crowd, Look
@@ -15,8 +16,8 @@ from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Array, Complex
 
 _FEW = 40  # nodes that aren't worth saving
 _LEAST = 8
-_APART, _TURNED = 0.08, 0.4  # heights that are looked at: as parts of themselves, and turns of a deviation at most
-_LOOKS = 160  # heights at most
+_TURNED = 0.4  # turns of a deviation between heights that are looked at, at most
+_LOOKS = 80  # heights, but for those close to the axis, and up to twice as many where they can't be just as long
 _PART = 0.25  # of what may be left out, by such a look
 _AFFORDABLE = 8_000_000  # products of a node and a point that may be spent on leaving nodes out
 
@@ -123,27 +124,23 @@ def _fewer(look: Look, c: float, kernel: Kernel, size: float, spacing: float, co
     """
     if count <= _LEAST:
         return count, -math.inf, count
-    ends = _heights(_LEAST * spacing, count * spacing, look.deviation)
-    middles, reach = 0.5 * (ends[1:] + ends[:-1]), 0.5 * np.diff(ends) * (1 + 1e-9)
+    heights = _heights(_LEAST * spacing, count * spacing, look.deviation)
+    ends = heights.ends
     terms = (np.diff(ends) + spacing) * kernel.most(c, ends[:-1])
     found = []
-    for logs in look.near(middles, (reach, np.zeros(reach.size))):
+    for logs in look.near(heights):
         left_out = np.append(np.cumsum((terms * np.exp(logs))[::-1])[::-1], 0.0) * (1 + 1e-9)
         first = int(np.argmax(left_out < _PART * size))
         found.append((math.floor(ends[first] / spacing) + 1, float(left_out[first])))
-    (enough, between), (perhaps, _) = found
+    (perhaps, _), (enough, between) = found
     if enough >= count:
         return count, -math.inf, perhaps
     return enough, math.log(max(between, 1e-300)), perhaps
 
 
-def _heights(first: float, last: float, deviation: float) -> Array:
-    """Ends of stretches that are a small part of their height, and short enough for a law not to turn within them."""
-    longest = max(_TURNED / max(deviation, 1e-300), last / (0.5 * _LOOKS))
-    turning = min(max(longest / _APART, first), last)
-    growing = np.geomspace(first, turning, math.ceil(math.log(turning / first) / _APART) + 1)
-    even = np.linspace(turning, last, math.ceil((last - turning) / longest) + 1)
-    return np.append(growing, even[1:])
+def _heights(first: float, last: float, deviation: float) -> Heights:
+    """In stretches that are short enough for a law not to turn within them, if that doesn't take too many."""
+    return Heights.between(first, last, max(_TURNED / max(deviation, 1e-300), last / _LOOKS))
 
 
 def _needed(logs: Array, c: float, kernel: Kernel, size: float, spacing: float) -> tuple[int, float]:

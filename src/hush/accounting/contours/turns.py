@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hush.accounting.contours.heights import Heights
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF
 from hush.accounting.pairs.losses import Array
 from hush.accounting.pairs.points import GaussianLaw, Points, Scattered, on_lines
@@ -31,7 +32,6 @@ Places = NDArray[np.intp]
 
 _TURN = 1.5  # the length of a cell, in parts of 1/t where t is largest
 _PART = 0.2  # and of most of the law, so that the variance lost is a small part of all
-_TOGETHER = 1 << 19  # products of a height and a point at once
 FEW = 4  # kinds of steps that stand for all of them
 
 
@@ -50,18 +50,14 @@ class Gathered:
     doubts: Array
     turning: Array
 
-    def near(self, heights: Array, reaches: Sequence[Array]) -> list[Array]:
-        """Bounds on log |E[e^{sL}]/E[e^{cL}]| within a reach of some heights, for some reaches: a row for each law."""
-        sums = np.empty((heights.size, self.starts.size))
-        together = max(_TOGETHER // self.points.size, 1)
-        for first in range(0, heights.size, together):
-            turned = np.exp(np.multiply.outer(1j * heights[first : first + together], self.points))
-            sums[first : first + together] = np.abs(np.add.reduceat(turned * self.masses, self.starts, axis=1))
-        known, found = sums.T + self._errors(heights), []
-        for reach in reaches:
-            most = np.minimum(self.deviations[:, None], np.multiply.outer(self.deviations**2, heights + reach))
-            found.append(np.log(np.clip(known + reach * most, 1e-300, 1.0)))
-        return found
+    def near(self, heights: Heights) -> tuple[Array, Array]:
+        """Bounds on log |E[e^{sL}]/E[e^{cL}]| at some heights, and within their stretches: a row for each law."""
+        middles, reach = heights.middles, heights.reach
+        sums = heights.sizes(self.points, self.masses, self.starts).T
+        known = sums + self._errors(middles) + heights.rounding
+        most = np.minimum(self.deviations[:, None], np.multiply.outer(self.deviations**2, middles + reach))
+        here, around = (np.log(np.clip(found, 1e-300, 1.0)) for found in (known, known + reach * most))
+        return here, around
 
     def at(self, spacing: float, count: int) -> Array:
         """The same at each of many nodes c + i spacing j, for less."""
@@ -171,18 +167,21 @@ class Look:
     def _rows(self) -> Places:
         return np.array([k for k, law in enumerate(self.laws) if isinstance(law, Points)], dtype=np.intp)
 
-    def near(self, heights: Array, reaches: Sequence[Array]) -> list[Array]:
-        """Within a reach of some heights, for some reaches."""
-        known = self.known.near(heights, reaches) if self.known else [np.zeros((0, heights.size)) for _ in reaches]
-        found = []
-        for reach, rows in zip(reaches, known, strict=True):
-            logs = np.zeros((len(self.laws), heights.size))
-            for k, law in enumerate(self.laws):
-                if isinstance(law, GaussianLaw):
-                    logs[k] = -0.5 * law.squared * np.maximum(heights - reach, 0.0) ** 2 * (1 - 1e-12)
-            logs[self._rows] = rows
-            found.append(self._together(logs))
-        return found
+    def near(self, heights: Heights) -> tuple[Array, Array]:
+        """At some heights, and within their stretches."""
+        nothing = np.zeros((0, heights.count))
+        known = self.known.near(heights) if self.known else (nothing, nothing)
+        lowest = heights.middles, np.maximum(heights.middles - heights.reach, 0.0)
+        here, around = (self._with_others(at, rows) for at, rows in zip(lowest, known, strict=True))
+        return here, around
+
+    def _with_others(self, heights: Array, rows: Array) -> Array:
+        logs = np.zeros((len(self.laws), heights.size))
+        for k, law in enumerate(self.laws):
+            if isinstance(law, GaussianLaw):
+                logs[k] = -0.5 * law.squared * heights**2 * (1 - 1e-12)
+        logs[self._rows] = rows
+        return self._together(logs)
 
     def at(self, spacing: float, count: int) -> Array:
         """At so many nodes of a spacing."""

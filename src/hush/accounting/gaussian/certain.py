@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
@@ -81,7 +82,9 @@ class Below:
         return self.doubt_absent + self.doubt_ratio
 
 
-def _all_below(edges: Sequence[tuple[Step, Edge]]) -> Below:
+@lru_cache(maxsize=16)
+def _all_below(edges: tuple[tuple[Step, Edge], ...]) -> Below:
+    """The same whatever epsilon is."""
     log_absent, log_ratio, doubt_absent, doubt_ratio = 0.0, 0.0, 0.0, 0.0
     exceeded = exceeded_doubt = gained = gained_doubt = -np.inf
     for step, edge in edges:
@@ -151,8 +154,8 @@ def closed_form(labels: Sequence[Labels], direction: int, epsilon: float, comple
 
     Above epsilon that is P - e^eps Q, or e^eps Q; below it nothing, or P.
     """
-    high = _all_below([(label.step, label.high) for label in labels if not label.dropped])
-    low = _all_below([(label.step, label.bulk_edge) for label in labels] if bulk else [])
+    high = _all_below(tuple((label.step, label.high) for label in labels if not label.dropped))
+    low = _all_below(tuple((label.step, label.bulk_edge) for label in labels) if bulk else ())
     kinds, counted = len(labels), not all(label.dropped for label in labels)
     parts = []
     with np.errstate(divide="ignore"):
@@ -201,7 +204,7 @@ def hits(labels: Sequence[Labels]) -> Hits | None:
 
     Both terms of what is short are positive, and as good as their Gaussian tails.
     """
-    counted = [(label.step, label.high) for label in labels if not label.dropped]
+    counted = tuple((label.step, label.high) for label in labels if not label.dropped)
     with localcontext() as context:
         context.prec = 50
         none = Decimal(1)
@@ -227,21 +230,30 @@ def hits(labels: Sequence[Labels]) -> Hits | None:
 
 def log_misjudged(labels: Sequence[Labels], direction: int, epsilon: float, reach: Reach) -> float:
     """log of what the labels get wrong: huge or bulk without the certainty assumed, or left out."""
-    errors = []
+    always, with_epsilon = _log_left_out(tuple(labels), direction)
+    errors = [always, epsilon + with_epsilon]
     for label in labels:
-        step, high = label.step, label.high
-        log_count = float(np.log(step.count))
-        if label.dropped:
-            errors.append(log_count + log_dropped(label, direction))
-        else:
-            point = loss_position(step, reach.below + direction * epsilon)
+        if not label.dropped:
+            high, log_count = label.high, float(np.log(label.step.count))
+            point = loss_position(label.step, reach.below + direction * epsilon)
             errors.append(epsilon + log_count + log_misplaced(point, high.place, high.width))
             # a huge step, while the others are below -reach
             errors.append(epsilon + log_count + label.log_huge(False) - reach.log_certain)
+    return float(np.logaddexp.reduce(errors))
+
+
+@lru_cache(maxsize=16)
+def _log_left_out(labels: tuple[Labels, ...], direction: int) -> tuple[float, float]:
+    """log of what is left out, whatever epsilon is, and of what counts e^eps times."""
+    errors, times = [-np.inf], [-np.inf]
+    for label in labels:
+        log_count = float(np.log(label.step.count))
+        if label.dropped:
+            errors.append(log_count + log_dropped(label, direction))
         # what the cuts leave out adds between nothing and its probability under P ...
         errors += [log_count + part.log_cut(direction) for part in (label.middle, label.bulk) if part is not None]
         errors.append(log_count + log_overlap(label, direction))
         if direction == ADD and is_split(labels):
             # ... and as much as e^eps Q to what falls short of P - e^eps Q
-            errors.append(epsilon + log_count + (label.bulk or label.middle).log_cut(REMOVE))
-    return float(np.logaddexp.reduce(errors))
+            times.append(log_count + (label.bulk or label.middle).log_cut(REMOVE))
+    return float(np.logaddexp.reduce(errors)), float(np.logaddexp.reduce(times))

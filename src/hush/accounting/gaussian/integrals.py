@@ -14,8 +14,9 @@ import numpy as np
 from hush.accounting.contours.line import Line, alias_free_spacing, chernoff_points, chernoff_values, power_errors
 from hush.accounting.contours.thinning import alike
 from hush.accounting.gaussian import decay, rules
+from hush.accounting.gaussian.axis import Axis
 from hush.accounting.gaussian.contour import ADD, REMOVE, log1p, place
-from hush.accounting.gaussian.labels import ROUNDED, Labels, is_split, log_size, reach_below, thinned_labels
+from hush.accounting.gaussian.labels import Labels, bulk_axis, counts, is_split, reach_below, thinned_labels
 from hush.accounting.gaussian.nearby import Nearby
 from hush.accounting.gaussian.strips import Part
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Array, Numbers
@@ -56,18 +57,15 @@ def _powers(direction: int, s: Numbers) -> Numbers:
 
 def _log_mgf(labels: Sequence[Labels], direction: int, points: Array) -> Array:
     """log of (B0 + B1)^T - B0^T at real points, for each kind of step multiplied together."""
-    powers = _powers(direction, points)
-    bulk, ratio = np.zeros(points.shape), np.zeros(points.shape)
+    powers, repeats = _powers(direction, points), counts(labels)
     with np.errstate(all="ignore"):
-        for label in labels:
-            middle, base = label.axis
-            if base is None:
-                bulk += label.step.count * log_size(middle, powers)
-                continue
-            part = log_size(base, powers)
-            bulk += label.step.count * part
-            ratio += label.step.count * np.log1p((middle.mgf(powers).real + middle.missed(powers)) / np.exp(part))
-        total = bulk + _log_expm1(ratio) if is_split(labels) else bulk
+        sizes = bulk_axis(labels).log_sizes(powers)
+        total = repeats @ sizes
+        if is_split(labels):
+            parted = [k for k, label in enumerate(labels) if label.low is not None]
+            middle = Axis([labels[k].axis[0] for k in parted])
+            jumps = (middle.mgf(powers) + middle.missed(powers)) / np.exp(sizes[parted])
+            total = total + _log_expm1(repeats[parted] @ np.log1p(jumps))
     return np.where(np.isnan(total), np.inf, total)
 
 
@@ -96,21 +94,42 @@ def candidates(labels: Sequence[Labels], aim: Aim) -> tuple[Array, Array]:
     return place(found, aim.complement), objective
 
 
+@dataclass(frozen=True)
+class Sketch:
+    """A line that suits some steps: its nodes' spacing, and what that was found from."""
+
+    c: float
+    log_budget: float
+    spacing: float
+    value: float
+    """log of the integrand's size at c."""
+    points: Array
+    values: Array
+    """Where Chernoff's inequality is tried."""
+
+    def relative(self, aim: Aim) -> float:
+        """log of what the integral may be off, over the integrand's size."""
+        return self.log_budget - (self.value - self.c * aim.epsilon)
+
+
 def line_through(labels: Sequence[Labels], aim: Aim, most: int) -> Line | None:
-    """The integral to about exp(budget), unless it takes more nodes than `most`."""
+    """The integral to about exp(budget), unless it takes more nodes than `most`, as a few of many kinds show."""
     some = thinned_labels(labels)
+    sketch = _sketch(some, aim)
+    if sketch is None or not _log_tail_beyond(_fewest(labels), aim, sketch, most)[1]:
+        return None
     try:
-        found = _line(labels, some, aim, most)
-        if found is None and len(some) < len(labels) and _line(some, some, aim, most) is not None:
-            found = _line(labels, labels, aim, most)
+        found = _line(labels, aim, _alike(labels, aim, sketch), most)
+        if found is None and len(some) < len(labels) and (own := _sketch(labels, aim)) is not None:
+            found = _line(labels, aim, own, most)
     except TooManyTermsError:
         return None
     return found
 
 
-def _line(labels: Sequence[Labels], some: Sequence[Labels], aim: Aim, most: int) -> Line | None:
-    """The same, by a line and a number of nodes that suit some of the steps."""
-    lines, objective = candidates(some, aim)
+def _sketch(labels: Sequence[Labels], aim: Aim) -> Sketch | None:
+    """The line whose nodes may be furthest apart, of a few that are nearly best."""
+    lines, objective = candidates(labels, aim)
     # Off the saddle point digits cancel, but the nodes may be further apart: a few digits buy many nodes.
     least = float(np.min(objective))
     if not np.isfinite(least):
@@ -118,52 +137,63 @@ def _line(labels: Sequence[Labels], some: Sequence[Labels], aim: Aim, most: int)
     # where delta turns out larger than was asked for, less will do
     log_budget = max(aim.budget, least + aim.log_tolerance - 6)
     near = lines[objective < least + (3.0 if aim.log_tolerance > _SHARP else 0.7)]
-    tried = [_alias_free(some, aim, float(c), log_budget) for c in near[:: max(len(near) // 4, 1)]]
-    spacing, c, value, points, values = max(tried, key=lambda one: one[0])
-    if some is not labels:
-        log_budget += min(float(_log_mgf(labels, aim.direction, np.array([c]))[0]) - value, 0.0)
-        spacing, c, value, points, values = _alias_free(labels, aim, c, log_budget)
-    relative = log_budget - (value - c * aim.epsilon)
-    found = _height(labels, aim.direction, c, spacing, value, relative, most)
+    tried = [_alias_free(labels, aim, float(c), log_budget) for c in near[:: max(len(near) // 4, 1)]]
+    return max(tried, key=lambda one: one.spacing)
+
+
+def _alike(labels: Sequence[Labels], aim: Aim, sketch: Sketch) -> Sketch:
+    """The same line for all of the steps."""
+    value = float(_log_mgf(labels, aim.direction, np.array([sketch.c]))[0])
+    return _alias_free(labels, aim, sketch.c, sketch.log_budget + min(value - sketch.value, 0.0))
+
+
+def _line(labels: Sequence[Labels], aim: Aim, sketch: Sketch, most: int) -> Line | None:
+    """The integral on such a line."""
+    found = _height(labels, aim, sketch, most)
     if found is None:
         return None
     # the errors of the nodes are summed against 1/|s (s+1)|
-    allowed = relative + 0.5 * np.log(abs(c * (c + 1))) - 1
-    return _evaluate(labels, aim.direction, c, spacing, *found, value, points, values, allowed)
+    allowed = sketch.relative(aim) + 0.5 * np.log(abs(sketch.c * (sketch.c + 1))) - 1
+    return _evaluate(labels, aim.direction, sketch, *found, allowed)
 
 
-def _height(
-    labels: Sequence[Labels], direction: int, c: float, spacing: float, value: float, relative: float, most: int
-) -> tuple[float, float] | None:
+def _height(labels: Sequence[Labels], aim: Aim, sketch: Sketch, most: int) -> tuple[float, float] | None:
     """How many nodes it takes until the rest is negligible, up to a quarter, and log of a bound on the rest.
 
     Sought for the fewest of many kinds of steps.
     """
-    some = thinned_labels(labels, 2) if len(labels) > _SEVERAL else labels
-    tails: dict[float, float] = {}
-
-    def is_high_enough(these: Sequence[Labels], count: float) -> bool:
-        enough = relative - 1 + np.log(np.pi * count * spacing)
-        tails[count] = _log_tail(these, direction, c, count * spacing, enough + value) - value
-        return bool(tails[count] <= enough)
-
-    few, many = 8.0, float(most)
-    if not is_high_enough(some, many):
+    some, few, many = _fewest(labels), 8.0, float(most)
+    log_tail, enough = _log_tail_beyond(some, aim, sketch, many)
+    if not enough:
         return None
     while many > 1.25 * few:
         middle = np.sqrt(few * many)
-        few, many = (few, middle) if is_high_enough(some, middle) else (middle, many)
-    while some is not labels and not is_high_enough(labels, many):
+        found, enough = _log_tail_beyond(some, aim, sketch, middle)
+        few, many, log_tail = (few, middle, found) if enough else (middle, many, log_tail)
+    while some is not labels:
+        log_tail, enough = _log_tail_beyond(labels, aim, sketch, many)
+        if enough:
+            break
         many *= 1.25
         if many > most:
             return None
-    return many, tails[many]
+    return many, log_tail
 
 
-def _alias_free(
-    labels: Sequence[Labels], aim: Aim, c: float, log_budget: float
-) -> tuple[float, float, float, Array, Array]:
-    """The widest spacing of nodes at c, and what it was found from."""
+def _fewest(labels: Sequence[Labels]) -> Sequence[Labels]:
+    return thinned_labels(labels, 2) if len(labels) > _SEVERAL else labels
+
+
+def _log_tail_beyond(labels: Sequence[Labels], aim: Aim, sketch: Sketch, count: float) -> tuple[float, bool]:
+    """log of a bound on the integrand beyond so many nodes, over its size, and whether the rest is negligible."""
+    height = count * sketch.spacing
+    enough = sketch.relative(aim) - 1 + np.log(np.pi * height)
+    found = _log_tail(labels, aim.direction, sketch.c, height, enough + sketch.value) - sketch.value
+    return found, bool(found <= enough)
+
+
+def _alias_free(labels: Sequence[Labels], aim: Aim, c: float, log_budget: float) -> Sketch:
+    """The widest spacing of nodes at c."""
     room = min(abs(c), 1 + c) if c < 0 else c
     at = _log_mgf(labels, aim.direction, c + 0.01 * room * np.array([0.0, -1.0, 1.0]))
     value = float(at[0])
@@ -171,7 +201,8 @@ def _alias_free(
     points = chernoff_points(c, float(np.sqrt(curvature + room**-2)))
     values = chernoff_values(lambda points: _log_mgf(labels, aim.direction, points), points)
     wanted = log_budget - (value - c * aim.epsilon) - 1
-    return alias_free_spacing(c, aim.epsilon, value, points, values, wanted), c, value, points, values
+    spacing = alias_free_spacing(c, aim.epsilon, value, points, values, wanted)
+    return Sketch(c, log_budget, spacing, value, points, values)
 
 
 def _log_tail(labels: Sequence[Labels], direction: int, c: float, height: float, enough: float) -> float:
@@ -181,20 +212,19 @@ def _log_tail(labels: Sequence[Labels], direction: int, c: float, height: float,
     """
     power = 1 + c if direction == REMOVE else -c
     bulk, ratio = 0.0, 0.0
+    sizes = bulk_axis(labels).log_sizes(np.array([power]))[:, 0].tolist() if is_split(labels) else [0.0] * len(labels)
     roughly: list[tuple[Labels, float]] = []
-    for group in alike(labels):
+    for group in alike(list(zip(labels, sizes, strict=True))):
         bends: set[decay.Bend] = set()
-        for label in group:
-            base = label.axis[1]
-            if base is None and label.step.count >= _FEW_STEPS:
+        for label, part in group:
+            if label.low is None and label.step.count >= _FEW_STEPS:
                 roughly.append((label, np.inf))
                 continue
             middle, bend = decay.log_bound(label.middle, power, height, bends)
             bends = bends or {bend}
-            if base is None:
+            if label.low is None:
                 roughly.append((label, middle))
                 continue
-            part = float(log_size(base, np.array([power]))[0])
             bulk += label.step.count * part
             ratio += label.step.count * float(np.logaddexp(0.0, middle - part))
     rest = bulk + float(_log_expm1(np.array([ratio]))[0]) if is_split(labels) else bulk
@@ -211,17 +241,9 @@ def _log_tail(labels: Sequence[Labels], direction: int, c: float, height: float,
 
 
 def _evaluate(
-    labels: Sequence[Labels],
-    direction: int,
-    c: float,
-    spacing: float,
-    count: float,
-    log_tail: float,
-    value: float,
-    points: Array,
-    values: Array,
-    log_allowed: float,
+    labels: Sequence[Labels], direction: int, sketch: Sketch, count: float, log_tail: float, log_allowed: float
 ) -> Line | None:
+    c, spacing, value = sketch.c, sketch.spacing, sketch.value
     nodes = np.asarray(c + 1j * spacing * np.arange(int(np.ceil(count)) + 1), dtype=np.complex128)
     power = 1 + c if direction == REMOVE else -c
     shape, errors = np.empty(nodes.shape, complex), np.zeros(nodes.shape)
@@ -229,7 +251,7 @@ def _evaluate(
     # |d/dB1| and |d/dB0| of (B0+B1)^T - B0^T are at most T (B0+B1)^(T-1) and T ((B0+B1)^(T-1) - B0^(T-1)) at c
     whole = 1.01
     top = whole + np.exp(_log_bulk(labels, power) - value) * 1.01 if split else whole
-    least = [_least_bulk(label, power) if split else 1.0 for label in labels]
+    least = bulk_axis(labels).least(power) if split else [1.0] * len(labels)
     terms, start = 0, 0
     few = 8 if log_allowed < _SHARP else 32  # where digits count: the less r varies, the more of x is summed by series
     few = few if len(labels) <= _SEVERAL else 512  # of many kinds it takes longer to choose rules than to use them
@@ -250,21 +272,21 @@ def _evaluate(
             for label, (middle, base), bulk_size in zip(labels, chosen, least, strict=True):
                 count = label.step.count
                 if base is None:
-                    excess = middle.excess(powers)
+                    excess = middle.excess(powers, spacing)
                     bulk += count * log1p(excess)
-                    wrong = np.exp(middle.log_error) + middle.rounding(power, powers.imag, True)
+                    wrong = np.exp(middle.log_error) + middle.rounding(power, powers.imag, True, spacing)
                     if split:
                         bulk_error += count * whole * wrong / bulk_size
                         near.add(count, 1 + excess, np.zeros(powers.shape), wrong, np.zeros(powers.shape))
                     else:
                         error += count * np.log1p(wrong / np.maximum(np.abs(1 + excess), 1e-300))
                     continue
-                excess = base.excess(powers)
+                excess = base.excess(powers, spacing)
                 bulk += count * log1p(excess)
-                other = middle.mgf(powers)
+                other = middle.mgf(powers, spacing)
                 ratio += count * log1p(np.asarray(other / np.where(excess == -1, 1e-290, 1 + excess)))
-                wrong = np.exp(middle.log_error) + middle.rounding(power, powers.imag, False)
-                wrong_bulk = np.exp(base.log_error) + base.rounding(power, powers.imag, True)
+                wrong = np.exp(middle.log_error) + middle.rounding(power, powers.imag, False, spacing)
+                wrong_bulk = np.exp(base.log_error) + base.rounding(power, powers.imag, True, spacing)
                 error += count * top * wrong / bulk_size
                 bulk_error += count * whole * wrong_bulk / bulk_size
                 near.add(count, 1 + excess, other, wrong_bulk, wrong)
@@ -287,18 +309,11 @@ def _evaluate(
         return None
     if direction == ADD:
         shape = np.conj(shape)
-    return Line(c, spacing, nodes, shape, errors, value, log_tail, points, values)
+    return Line(c, spacing, nodes, shape, errors, value, log_tail, sketch.points, sketch.values)
 
 
 def _log_bulk(labels: Sequence[Labels], power: float) -> float:
-    at = np.array([power])
-    return float(sum(label.step.count * log_size(label.bulk_axis, at)[0] for label in labels))
-
-
-def _least_bulk(label: Labels, power: float) -> float:
-    """B0 on the axis, from below."""
-    rule, at = label.bulk_axis, np.array([power])
-    return max(float(1 + rule.excess(at)[0].real - rule.missed(at)[0]) - 3 * ROUNDED, 1e-290)
+    return float(counts(labels) @ bulk_axis(labels).log_sizes(np.array([power]))[:, 0])
 
 
 Strips = set[tuple[int, int]]

@@ -15,13 +15,12 @@ from scipy.special import log_ndtr
 
 from hush.accounting.contours.line import log_peak
 from hush.accounting.contours.thinning import GROUPS, standing
+from hush.accounting.gaussian.axis import Axis
 from hush.accounting.gaussian.contour import ADD, REMOVE, problem
 from hush.accounting.gaussian.rules import Rule
 from hush.accounting.gaussian.strips import Edge, Part
 from hush.accounting.gaussian.transform import Array, Step, log_ratio
 
-ROUNDED = 1e-12
-"""What E[g^r; label] - 1 may be off on the axis, apart from what is missed at the ends."""
 _APART = 11.0
 """Widths between the end of bulk and the beginning of huge."""
 _CUTS = np.append(np.arange(9.0, 40.0, 0.5), np.arange(40.0, 240.0, 5.0))
@@ -84,6 +83,16 @@ class Labels:
         return float(log_ndtr((mean - self.high.place) / np.sqrt(1 + self.high.width**2)))
 
 
+def counts(labels: Sequence[Labels]) -> Array:
+    """How many steps there are of each kind."""
+    return np.array([label.step.count for label in labels], dtype=np.float64)
+
+
+def bulk_axis(labels: Sequence[Labels]) -> Axis:
+    """The bulk of all kinds on the real axis."""
+    return Axis([label.bulk_axis for label in labels])
+
+
 def is_split(labels: Sequence[Labels]) -> bool:
     """Whether there is bulk."""
     return any(label.low is not None for label in labels)
@@ -99,16 +108,9 @@ def on_axis(part: Part) -> Rule:
     """A rule on the real axis: good to ten digits, for searches and for Chernoff's inequality."""
     left, width, count = part.cells
     right = left + width * count
-    if part.rises is None and part.step.rate <= 0.5:
-        left = max(left, -13.0)
     spacing = min(0.5 * part.narrowest, 0.15 * min(part.step.noise, 1.0))
     size = max(int(np.ceil((right - left) / spacing)), 2)
     return Rule(part, 0.0, left + 0.5 * (right - left) / size, (right - left) / size, size, np.nan)
-
-
-def log_size(rule: Rule, powers: Array) -> Array:
-    """log E[g^r; label] at real r, from above: 1 + (E - 1) is good to 1e-12 absolutely, and may itself be smaller."""
-    return np.asarray(np.log1p(np.maximum(rule.excess(powers).real, -1.0) + ROUNDED + rule.missed(powers)))
 
 
 def loss_position(step: Step, loss: float) -> float:
@@ -316,10 +318,8 @@ def bulk_log_mgf(labels: Sequence[Labels], points: Array) -> Array:
     """log E[g^(1+t); bulk] of all steps together, at real t."""
     if not is_split(labels):
         return np.full(points.shape, -np.inf)
-    total = np.zeros(points.shape)
     with np.errstate(all="ignore"):
-        for label in labels:
-            total = total + label.step.count * log_size(label.bulk_axis, 1 + points)
+        total = counts(labels) @ bulk_axis(labels).log_sizes(1 + points)
     return np.where(np.isnan(total), np.inf, total)
 
 

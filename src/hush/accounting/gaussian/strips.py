@@ -23,8 +23,9 @@ from scipy.special import log_ndtr, ndtr
 from hush.accounting.gaussian.transform import Array, Step, log_ratio
 
 LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
-_FURTHEST = 38.5
-"""Beyond this many standard deviations a Gaussian has less than 1e-320 of its mass."""
+_FURTHEST, _FAR = 38.5, 16.0
+"""Beyond so many standard deviations a Gaussian has less than 1e-320 and 1e-57 of its mass.  The latter is enough where
+g, falling to 1 - p there, can't make more of it: p <= 1/2.  (`Part.log_left` counts what is beyond in any case.)"""
 _MOST_CELLS = 40_000
 
 
@@ -100,7 +101,9 @@ class Part:
     @cached_property
     def cells(self) -> tuple[float, float, int]:
         """Left end, width and number of the cells.  To the right of them the label is cut off, `log_cut` of mass."""
-        left = -_FURTHEST if self.rises is None else max(-_FURTHEST, self.rises.place - 38 * self.rises.width)
+        left = -(_FAR if self.step.rate <= 0.5 else _FURTHEST)
+        if self.rises is not None:
+            left = max(-_FURTHEST, self.rises.place - 38 * self.rises.width)
         right = self.falls.place + self.falls.cut * self.falls.width
         left = min(left, right - 1.0)
         width = min(0.1 * min(self.step.noise, 1.0), self.narrowest)

@@ -40,8 +40,9 @@ _NUMBERS = -745.5
 """log of a number below the smallest that floating point has."""
 _ALMOST, _FINER = 1 + 1e-4, -36.0
 """Where an interval is nearly narrow enough, and log of what its line may neglect instead."""
-_NEARLY = 0.1
-"""The relative width of an epsilon of some steps with which the line of all may be sharp."""
+_NEARLY, _PROMISING = 0.1, 10
+"""The relative width of an epsilon of some steps with which the line of all may be sharp; and that of a delta, as a
+multiple of what is wanted."""
 _BLUR, _ROUGHLY = 0.3, -9.0
 """The share of a scale that hides nothing, and log of what a rough line may neglect."""
 _LATTICE_KNOWS = 1e-4
@@ -398,14 +399,15 @@ def _curve_at(
 ) -> tuple[Curve | None, float]:
     """A curve that is sharp at epsilon (and, for many points, far around it), and the spread of its tilted loss."""
     few = _thinned(composition)
-    line, width, target, spread = _line_at(few, direction, epsilon, many, complement)
-    if len(few.steps) < len(composition.steps) and (many or width < _NEARLY):  # else some of many kinds tell of all
-        line, width, target, spread = _line_at(composition, direction, epsilon, many, complement)
-    elif len(few.steps) < len(composition.steps):
-        line, width = None, np.inf
     enough = landing.ENOUGH if log_tolerance >= jumps.LOG_TOLERANCE else float(np.exp(log_tolerance))
+    line, width, target, spread = _line_at(few, direction, epsilon, many, complement)
+    if len(few.steps) < len(composition.steps):  # some of many kinds tell of all: their line is about as wide
+        line = None
+        if many or width < _PROMISING * enough:
+            line, width, target, spread = _line_at(composition, direction, epsilon, many, complement)
     if line is not None and (many or not width > enough):
         return line.log_delta, spread
+    jump = None
     if composition.gaussian == 0 and not many:
         largest = _log_total_variation(composition, direction)
         if _hits(few) < _SELDOM and not complement:
@@ -414,7 +416,10 @@ def _curve_at(
         jump, jump_width = landing.sharpest(composition.steps, direction, epsilon, target, log_tolerance)
         if jump is not None and not jump_width > width:
             return jump.log_delta, 0.0
-    return (None if line is None else line.log_delta), 0.0
+    if line is None and width < _NEARLY:
+        line = _line_at(composition, direction, epsilon, many, complement)[0]
+    best = jump if line is None else line
+    return (None if best is None else best.log_delta), 0.0
 
 
 def _line_at(

@@ -213,7 +213,7 @@ def excess(grid: Grid, powers: Numbers, scale: float = 0.0, spacing: float = 0.0
         with np.errstate(over="ignore"):
             if spacing != 0:
                 tilted = np.exp(powers[0].real * loss[far] + (log_weight[far] - scale))
-                result += _turned_sums(tilted, loss[far], spacing, len(powers))
+                result += turned_sums(tilted, loss[far], spacing, len(powers))
             else:
                 result += np.exp(np.multiply.outer(powers, loss[far]) + (log_weight[far] - scale)).sum(axis=-1)
         rest = weight[far].sum() + powers * _weighted_ratio(grid, far).sum()
@@ -221,7 +221,7 @@ def excess(grid: Grid, powers: Numbers, scale: float = 0.0, spacing: float = 0.0
     return result
 
 
-def _turned_sums(weights: Array, loss: Array, spacing: float, count: int) -> Complex:
+def turned_sums(weights: Numbers, loss: Numbers, spacing: float, count: int) -> Complex:
     """The sums over nodes of weight e^(i k spacing loss), k = 0, 1, ..: each a product of two of few such numbers.
 
     Sums of 16 products are added up in pairs.

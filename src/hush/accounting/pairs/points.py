@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import gammaln
 
+from hush.accounting.contours.blocks import blocks
 from hush.accounting.gaussian.transform import UNIT_ROUNDOFF, Complex
 from hush.accounting.lattices.laws import UNDERFLOW, spread
 from hush.accounting.pairs.doubts import doubts
@@ -33,7 +34,7 @@ from hush.accounting.pairs.losses import (
 )
 
 _BLOCK = 64  # nodes in a row, at most
-_TOGETHER = 1 << 16  # products of a node of a row and a point, for several laws at once
+_TOGETHER = 1 << 16  # products of a node of a row, or an order, and a point, for several laws at once
 _NOTHING = -1e6  # log of the mass of a point that isn't there, as a share
 LOOSE = 2e-13  # of a largest loss: what sampling it loses, at rates from 1e-300 on
 
@@ -132,14 +133,19 @@ class Points:
 
 
 def log_mgfs(laws: Sequence[Points], orders: Array) -> Array:
-    """log E_P[e^{sL}; L finite] of several laws at real s, a row each: their points are in one row."""
-    sizes = [law.size for law in laws]
-    starts = np.cumsum([0, *sizes[:-1]])
-    losses, logs = (np.concatenate(rows) for rows in zip(*((law.losses, law.logs) for law in laws), strict=True))
-    exponents = np.multiply.outer(orders, losses) + logs
-    peaks = np.maximum.reduceat(exponents, starts, axis=1)
-    sums = np.add.reduceat(np.exp(exponents - np.repeat(peaks, sizes, axis=1)), starts, axis=1)
-    return np.asarray((peaks + np.log(sums)).T)
+    """log E_P[e^{sL}; L finite] of several laws at real s, a row each: as many at once as stay close at hand."""
+    found = np.empty((len(laws), orders.size))
+    sizes = np.array([law.size for law in laws])
+    for rows, _, starts in blocks(sizes, _TOGETHER // orders.size):
+        losses, logs = (
+            np.concatenate(part) for part in zip(*((one.losses, one.logs) for one in laws[rows]), strict=True)
+        )
+        exponents = np.multiply.outer(orders, losses) + logs
+        peaks = np.maximum.reduceat(exponents, starts, axis=1)
+        exponents -= np.repeat(peaks, sizes[rows], axis=1)
+        sums = np.add.reduceat(np.exp(exponents, out=exponents), starts, axis=1)
+        found[rows] = (peaks + np.log(sums)).T
+    return found
 
 
 def on_lines(laws: Sequence[Points], c: float, spacing: float, count: int) -> tuple[Complex, Array, Array]:

@@ -37,7 +37,7 @@ _SLACK = 1.0  # log of how far the line's bound may exceed the best
 _RARE = -22.0  # log of the share of delta that losses below the first bin may have
 _NEVER = -36.0  # and those above the last one, where floating-point numbers can tell
 _SHALLOW = -600.0  # log of such a delta
-_BINS = 36_000  # at most, of all kinds together
+_BINS = 48_000  # at most, of all kinds together
 _MOST_BINS = 100_000  # of one kind of step, whatever its losses are
 _LONG = 50_000_000  # steps
 _FEW = 0.1  # large losses expected: with more of them they aren't one at a time
@@ -305,7 +305,16 @@ def aim_at(rough: Rough, epsilon: float, log_delta: float, seen: Seen | None = N
     return Aim(epsilon, tuple(groups), tuple(orders), shares, tuple(slopes.tolist()), log_delta)
 
 
-def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
+@dataclass(frozen=True)
+class Bins:
+    """Edges for each kind of step."""
+
+    edges: tuple[Array, ...]
+    most: bool
+    """Whether they are as many as there may be, and change more than was asked for."""
+
+
+def bin_edges(rough: Rough, aim: Aim, change: float) -> Bins:
     """Bins for each kind that change log delta by about `change`, as few as possible.
 
     A bin of width h and mass p changes delta by p h^2/8 times the density of the other steps' total at what is left of
@@ -355,7 +364,8 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
         np.where(inside, np.cbrt(weight / share / gaps), 0.0) for weight, share in zip(weights, shares, strict=True)
     ]
     total = sum(float(roots[kind] @ gaps) for kind in rough.like)
-    factor = min(math.sqrt(total / (8 * change)), _BINS / max(total, 1e-300))
+    wanted, most = math.sqrt(total / (8 * change)), _BINS / max(total, 1e-300)
+    factor = min(wanted, most)
     # where lines are steep, mass at the upper end of a wide bin would rule them
     many = len(rough.steps) >= MANY
     lasts = np.array([last for _, last in aim.groups])
@@ -379,4 +389,4 @@ def bin_edges(rough: Rough, aim: Aim, change: float) -> list[Array]:
         margin = 1e-10 * np.maximum(np.abs(atoms), rough.ends[0])
         inner = np.concatenate([places[kind], atoms - margin, atoms + margin])
         edges.append(np.unique(np.concatenate([inner[(inner > ends[0]) & (inner < ends[1])], ends])))
-    return edges
+    return Bins(tuple(edges), wanted > most)

@@ -8,6 +8,7 @@ the brackets says better for the next round.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from hush.accounting.contours import crossing
 from hush.accounting.contours.crossing import EPSILON_LIMIT, certified_root
 from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, LaplacePair, Pair, Poisson, Reversed, Uniform
 from hush.accounting.pairs.projection import ProjectedPair
+from hush.accounting.pairs.standing import leading
 from hush.accounting.tails.cells import MANY, Rough, Seen, Steps, aim_at, bin_edges, rough_look
 from hush.accounting.tails.sides import Chernoff, Curve, one_sided, sides, two_sided, what_was_seen
 
@@ -25,6 +27,7 @@ _GLANCE = 1e-3  # of log delta: as good as needed where only its size is asked f
 _DEEPEST = -300.0  # log delta: far below, tails are cut off (`projection`), and all that is shown is that it is small
 _VERY_MANY = 100_000  # steps
 _ORDERS = np.geomspace(0.3, 300.0, 30)  # over epsilon: where Chernoff's bound is tried
+_MANY_PART = 1.6  # bins of many kinds: as coarse as one round may be, since another takes longer than finer ones
 _NARROWED = 0.8  # times what it was before: rounds that were worth it
 _COARSER, _BLUNT = (1, 4, 16), 0.3  # times as coarse, where bounds on log delta would be wider than that
 
@@ -102,7 +105,7 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
     nothing = rough.log_delta(0.0)
     if math.isfinite(nothing) and nothing < log_delta - 0.1:
         guess, idle = 0.0, True
-    low, high, left, part = 0.0, math.inf, _TERMS, 8.0 if len(steps) < MANY else 0.9
+    low, high, left, part = 0.0, math.inf, _TERMS, 8.0 if len(steps) < MANY else _MANY_PART
     asked, seen, width = tolerance, Seen(), math.inf
     for _ in range(8):
         tolerance = max(asked, min(_FINEST / max(guess, 1e-300), 0.1))
@@ -111,10 +114,10 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
         aim = aim_at(rough, guess, size, seen)
         change = min(0.3 * part * tolerance * max(guess * aim.slope, 0.02), 0.1)
         change = 0.1 if idle else change
-        lower, upper, cost = two_sided(steps, rough, aim, change, left)
-        left, seen = left - cost, what_was_seen(upper, guess)
-        curve = partial(_both, lower, upper)
-        if guess == 0 and upper(np.zeros(1))[0] <= log_delta:
+        look = two_sided(steps, rough, aim, change, left)
+        left, seen = left - look.cost, what_was_seen(look.upper, guess)
+        curve = partial(_both, look.lower, look.upper)
+        if guess == 0 and look.upper(np.zeros(1))[0] <= log_delta:
             return 0.0, 0.0
         found = certified_root(curve, guess, log_delta)
         low, high = max(low, found[0]), min(high, found[1])
@@ -128,8 +131,8 @@ def epsilon(steps: Steps, log_delta: float, tolerance: float, known: float = 0.0
             width = found[1] - found[0]
             # errors are in proportion to what was allowed, if epsilon was where they were looked at
             middle, near = 0.5 * (low + high), abs(0.5 * (low + high) / guess - 1) < 0.01
-            less = _finer(part, 0.6 * tolerance * high / (high - low), cost, left)
-            if near and less > 0.9 * part:
+            less = _finer(part, 0.6 * tolerance * high / (high - low), look.cost, left)
+            if near and (less > 0.9 * part or (look.most and len(steps) >= MANY)):
                 break  # no more can be afforded
             part, guess = less if near else max(less, 1.0), middle
             continue
@@ -151,10 +154,13 @@ def is_below(steps: Steps, epsilon: float, log_delta: float) -> bool:
     if not rough.log_delta(epsilon) < log_delta - 0.2:
         return False
     aim = aim_at(rough, epsilon, log_delta)
-    _, more = sides(steps, bin_edges(rough, aim, 0.05))
-    at = np.array([epsilon])
-    if epsilon > 0 and Chernoff.of(more, _ORDERS / epsilon, log_delta)(at)[0] <= log_delta:
-        return True
+    bins, at, leaders = bin_edges(rough, aim, 0.05), np.array([epsilon]), leading(steps)
+    some = [(steps[place][0], count) for place, count in leaders.items()]
+    few = replace(bins, edges=tuple(bins.edges[place] for place in leaders))
+    for these, ends in ((some, few), (steps, bins)) if len(some) < len(steps) else ((steps, bins),):
+        _, more = sides(these, ends)
+        if epsilon > 0 and Chernoff.of(more, _ORDERS / epsilon, log_delta)(at)[0] <= log_delta:
+            return True
     upper, _ = one_sided(more, rough, aim, 0.05, _TERMS // 10)
     return bool(upper(at)[0] <= log_delta)
 
@@ -187,23 +193,23 @@ def _looked_at(
 
     The rough look takes deep deltas for larger than they are: good to a part of that, lines say nothing.
     """
-    part = 2.5 if len(rough.steps) < MANY else 0.9  # a second round of many kinds takes longer than a finer one
+    part = 2.5 if len(rough.steps) < MANY else _MANY_PART  # a second round of many kinds takes longer than a finer one
     seen, best, narrowest = Seen(), None, math.inf
     for _ in range(8):
         wanted = tolerance * max(1.0, -log_delta)
         aim = aim_at(rough, epsilon, min(log_delta, 0.0), seen)
-        below, above, cost = two_sided(rough.steps, rough, aim, min(0.3 * part * wanted, 0.1), left)
-        left, seen = left - cost, what_was_seen(above, epsilon)
-        low, high = (float(side(np.array([epsilon]))[0]) for side in (below, above))
+        look = two_sided(rough.steps, rough, aim, min(0.3 * part * wanted, 0.1), left)
+        left, seen = left - look.cost, what_was_seen(look.upper, epsilon)
+        low, high = (float(side(np.array([epsilon]))[0]) for side in (look.lower, look.upper))
         gap, before = high - low, narrowest
         if best is None or gap < narrowest:
-            best, narrowest = partial(_both, below, above), gap
+            best, narrowest = partial(_both, look.lower, look.upper), gap
         if gap <= min(enough * wanted, 1.0) or left <= 0 or not math.isfinite(high) or high <= known:
             break
         if gap < 1:
             if gap > _NARROWED * before:
                 break  # bins are as many as there may be
-            log_delta, coarse, part = 0.5 * (low + high), part, _finer(part, 0.6 * wanted / gap, cost, left)
+            log_delta, coarse, part = 0.5 * (low + high), part, _finer(part, 0.6 * wanted / gap, look.cost, left)
             if part > 0.9 * coarse:
                 break
         elif high < log_delta - 2:

@@ -9,7 +9,6 @@ one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,12 +20,13 @@ from hush.accounting.pairs.losses import Array, GaussianPair
 from hush.accounting.pairs.points import GaussianLaw, Points, Scattered, exact, surely_infinite
 from hush.accounting.tails.binning import enclosing
 from hush.accounting.tails.brackets import Bracket, bracket, log_bound
-from hush.accounting.tails.cells import Aim, Rough, Seen, Span, Steps, bin_edges
+from hush.accounting.tails.cells import MANY, Aim, Bins, Rough, Seen, Span, Steps, bin_edges
 
 _UNIT = 2.0**-50
 _NOTHING = -16.0  # log of the share of delta that isn't worth a line
 _SEARCH = 1000  # what finding a root on a line costs for each node, in products of a point and a node
 _DEEP = -100.0  # log of a delta whose lines must be drawn where they belong
+_AVERAGED = 0.2  # of what bins may change: averages of many kinds, whose bins are few, and whose transforms decay
 _NUDGE = 1e-3  # of epsilon, over which slopes are seen
 _SURE = 34.0  # paths with a chance of exp(-34) of delta may lose any digits
 _LEFT = 30.0  # and that is counted: exp(-30) of delta
@@ -126,9 +126,11 @@ def one_sided(side: Side, rough: Rough, aim: Aim, change: float, terms: int) -> 
         negligible = aim.log_delta + math.log(change) + _NOTHING / 4
         if bound < negligible or share < 1e-12:
             order, bound = _best_order(paths, c, aim.epsilon)
-            if bound < negligible + 2 or share < 1e-200:
+            if bound < negligible + 2:
                 small.append((paths, order))
                 continue
+            if share < 1e-12:  # the rough look didn't see it
+                c, slope, share = order, order, math.exp(min(bound - aim.log_delta, 0.0))
         own = min(change / max(share * len(aim.groups), 1e-6), 0.1)
         kernel = Kernel(width_for(slope, own, side.above), side.above)
         # good to a small part of what is wanted, which the bracket's bound may exceed by far
@@ -172,11 +174,11 @@ def _best_order(paths: Bracket, order: float, epsilon: float) -> tuple[float, fl
     return best, float(log_bound(paths, best, np.array([epsilon]))[0])
 
 
-def sides(steps: Steps, edges: Sequence[Array]) -> tuple[Side, Side]:
+def sides(steps: Steps, bins: Bins) -> tuple[Side, Side]:
     squared = math.fsum(count * pair.mu**2 for pair, count in steps if isinstance(pair, GaussianPair))
     less: list[tuple[Scattered, int]] = [(GaussianLaw(squared), 1)] if squared > 0 else []
     more = list(less)
-    for (pair, count), places in zip(steps, edges, strict=True):
+    for (pair, count), places in zip(steps, bins.edges, strict=True):
         if isinstance(pair, GaussianPair):
             continue
         known = exact(pair)
@@ -186,12 +188,24 @@ def sides(steps: Steps, edges: Sequence[Array]) -> tuple[Side, Side]:
     return Side(tuple(less), above=False), Side(tuple(more), above=True)
 
 
-def two_sided(steps: Steps, rough: Rough, aim: Aim, change: float, terms: int) -> tuple[Curve, Curve, int]:
-    """A lower and an upper bound whose bins and averages change log delta by about `change`, and what they cost."""
-    less, more = sides(steps, bin_edges(rough, aim, change))
-    lower, cost = one_sided(less, rough, aim, change, terms)
-    upper, second = one_sided(more, rough, aim, change, terms - cost)
-    return lower, upper, cost + second
+@dataclass(frozen=True)
+class Look:
+    """A lower and an upper bound, what they cost, and whether bins were as many as there may be."""
+
+    lower: Curve
+    upper: Curve
+    cost: int
+    most: bool
+
+
+def two_sided(steps: Steps, rough: Rough, aim: Aim, change: float, terms: int) -> Look:
+    """Bounds whose bins and averages change log delta by about `change`."""
+    bins = bin_edges(rough, aim, change)
+    less, more = sides(steps, bins)
+    averaged = change if len(steps) < MANY else _AVERAGED * change
+    lower, cost = one_sided(less, rough, aim, averaged, terms)
+    upper, second = one_sided(more, rough, aim, averaged, terms - cost)
+    return Look(lower, upper, cost + second, bins.most)
 
 
 def what_was_seen(upper: Curve, epsilon: float) -> Seen:
