@@ -34,11 +34,14 @@ from hush.accounting.releases import Guarantees
 _COARSE = np.geomspace(1e-5, 1e4, 24)
 _TINY = np.geomspace(1e-13, 3e-6, 24)  # where all that matters is closer to 0
 _SMALLEST = 1e-120  # delta of a single record's whole curve
-_DEEPER = 3.0  # times a log delta: bins that say more know too little
+_DEEPER, _TOLD = 3.0, -600.0  # times a log delta: bins that say more, and that it is smaller than that, know too little
+_SEEN = -5.0  # and larger than that, they know no better
 _FINE = 16  # places where it matters
 _LOWEST = -700.0  # log of a delta that is a floating-point number with all its digits
 _UNKNOWN = 0.0, math.inf
 _NEARLY = 0.9  # of the largest epsilon that is told
+_ENOUGH = 3.0  # times the width asked for: a model's epsilons are off by some of that
+_SHALLOW = 100.0  # losses of a group, by which others' logs of delta are lower
 _SMOOTH = 100  # steps
 _PLACES = np.geomspace(1e-6, 1e4, 300)
 _LOST = 1e-6  # of delta: what is left out where steps are almost bounded
@@ -67,6 +70,12 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
     if log_by_equal_links(*asked[:3], EPSILON_LIMIT, log_delta) > log_delta:
         return EPSILON_LIMIT, math.inf
     found = rounds.epsilon(*asked, log_delta, tolerance, largest(group))
+    if (
+        not is_narrow(*found, tolerance)
+        and found[0] < EPSILON_LIMIT
+        and (other := _by_saddles(group, asked)) is not None
+    ):
+        found = within(found, rounds.epsilon(*other, log_delta, tolerance, largest(group)))
     if apart == _UNKNOWN and not is_narrow(*found, tolerance) and found[0] < EPSILON_LIMIT:
         apart = _apart(group, log_delta, tolerance)
     return within(apart, found)
@@ -139,12 +148,17 @@ def _apart(group: Group, log_delta: float, tolerance: float, *, idle: bool = Tru
 
 
 def _may_meet(without: Group, most: float, log_delta: float, tolerance: float) -> bool:
-    """Whether the bounds of either alone may meet: they are apart by what the bounded ones lose, or by more."""
+    """Whether the bounds of either alone may meet: they are apart by the smaller of the two, or by more.
+
+    And whether that costs little: the others are asked for deltas that are smaller by what bounded losses multiply.
+    """
     if not most < EPSILON_LIMIT or without.mu is not None or not fits(without) or log_delta < _LOWEST:
         return True
     _, model, size, _ = _asked(without, log_delta=log_delta)
     about = model.links(size, log_delta=log_delta).epsilon
-    return about > _NEARLY * EPSILON_LIMIT or most < _SLIGHT * tolerance * about
+    return about > _NEARLY * EPSILON_LIMIT or (
+        min(about, most) < _ENOUGH * tolerance * max(about, most) and (about > most or most < _SHALLOW)
+    )
 
 
 def at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
@@ -186,7 +200,10 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
     asked = _asked(group, epsilon=epsilon)
     if (seen := log_by_equal_links(*asked[:3], epsilon, -tolerance)) > -tolerance:
         return seen, 0.0
-    return rounds.log_delta(*asked, epsilon, tolerance, largest(group))
+    low, high = rounds.log_delta(*asked, epsilon, tolerance, largest(group))
+    if high - low > 12 * tolerance * max(1.0, -high) and (other := _by_saddles(group, asked)) is not None:
+        return within((low, high), rounds.log_delta(*other, epsilon, tolerance, largest(group)))
+    return low, high
 
 
 def log_seen(group: Group, epsilon: float) -> float:
@@ -233,9 +250,10 @@ def fits(group: Group) -> bool:
     return group.size <= chains.LONGEST and not has_renyi(group.inner) and listed(group) is None
 
 
-def _asked(
-    group: Group, log_delta: float | None = None, epsilon: float = 0.0
-) -> tuple[chains.Oracle, Model, int, float]:
+Question = tuple[chains.Oracle, Model, int, float]
+
+
+def _asked(group: Group, log_delta: float | None = None, epsilon: float = 0.0) -> Question:
     """The single record's curve, a model of it, the group's size, and the log of the least delta."""
     steps = directions(group.inner)
     least = max(least_delta(some) for some in steps)
@@ -243,6 +261,17 @@ def _asked(
     log_least = math.log(least) if least > 0 else -math.inf
     model = rough(group, asked, log_delta, epsilon).leaking(log_least, _OUT * EPSILON_LIMIT)
     return Asked(asked), model, group.size, log_least
+
+
+def _by_saddles(group: Group, asked: Question) -> Question | None:
+    """The same with another model, where bins had a say in the first."""
+    oracle, before, size, log_least = asked
+    model = saddles.model(directions(group.inner))
+    if model is None:
+        return None
+    model = model.leaking(log_least, _OUT * EPSILON_LIMIT)
+    same = model.logs.size == before.logs.size and bool(np.all(model.logs == before.logs))
+    return None if same else (oracle, model, size, log_least)
 
 
 def makers(group: Group) -> list[Maker]:
@@ -294,9 +323,11 @@ def rough(group: Group, asked: list[Maker], log_delta: float | None, epsilon: fl
 
 def _where_few_decide(model: Model, steps: Binned) -> Model:
     """Where a few large losses decide delta is smaller than saddle points have it: by bins, as far as these know."""
-    places = _COARSE[model.epsilons[-1] > _COARSE]
-    ratio = steps.rough(places) / model.at(places)
-    ratio = np.where((ratio > 1) & (ratio < _DEEPER), ratio, 1.0)
+    near = model.epsilons[(model.epsilons > 0) & (model.logs > 2 * _TOLD)]
+    places = np.unique(np.append(_COARSE[model.epsilons[-1] > _COARSE], near[:: max(near.size // _FINE, 1)]))
+    binned = steps.rough(places)
+    ratio = binned / model.at(places)
+    ratio = np.where((ratio > 1) & ((ratio < _DEEPER) | (binned > _TOLD)) & (binned < _SEEN), ratio, 1.0)
     at = np.log(np.maximum(model.epsilons, places[0]))
     return Model(model.epsilons, np.minimum.accumulate(model.logs * np.interp(at, np.log(places), ratio)))
 

@@ -179,7 +179,8 @@ class Binned:
     def bins(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         """By lines or, where these tell little, by sums on two lattices, which serve smaller epsilons too."""
         enough = tolerance * max(1.0, -size)
-        summed = self.look is not None and epsilon > 0 and not _near(epsilon, self.unsummed)
+        summed = self.look is not None and not heavy.fits(self.steps) and epsilon > 0
+        summed = summed and not _near(epsilon, self.unsummed)
         lines = None if summed and _near(epsilon, self.blunt) else self.lines(epsilon, size, tolerance)
         width = math.inf if lines is None else width_at(lines, epsilon)
         if not summed or width <= max(_BLUNTEST[0] * enough, _BLUNTEST[1] * share(size)):

@@ -131,7 +131,7 @@ def _of_gaussian_samples(pair: Pair, rate: float, mu: float, orders: Array) -> t
     parts += [(-losses, logs)] if added or replaced else []
     whole = np.logaddexp.reduce([np.logaddexp.reduce(log + c * loss, axis=1) for loss, log in parts], axis=0)
     change = np.sum([(np.exp(log) * np.expm1(np.minimum(c * loss, 600.0))).sum(axis=1) for loss, log in parts], axis=0)
-    size = np.where(change < 1, np.log1p(change), whole)
+    size = np.where(whole > 0.5, whole, np.log1p(change))
     tilted = [(loss, np.exp(log + c * loss - size[:, None])) for loss, log in parts]
     mean = np.sum([(mass * loss).sum(axis=1) for loss, mass in tilted], axis=0)
     square = np.sum([(mass * loss**2).sum(axis=1) for loss, mass in tilted], axis=0)
