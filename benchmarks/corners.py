@@ -139,7 +139,7 @@ def grouped(random: Random) -> Mechanism:
 
 
 def beside(random: Random) -> Mechanism:
-    """A group among other releases."""
+    """A group of several runs of several kinds."""
     group = grouped(random)
     other = (released(random, group.neighbours) * whole(random, 1, 1000)).group(group.records)
     return group * whole(random, 1, 100) + other

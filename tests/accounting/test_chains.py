@@ -19,7 +19,8 @@ from hush.accounting.errors import corner, corners
 from hush.accounting.gaussian.closed import gaussian_curve
 from hush.accounting.grouping import chains, grouped, links, powers, rounds
 from hush.accounting.grouping.asked import Asked
-from hush.accounting.grouping.makers import Replaced, Whole
+from hush.accounting.grouping.makers import Whole
+from hush.accounting.grouping.samples import Replaced
 from hush.accounting.groups import Group
 from hush.accounting.pairs.losses import Array, Atoms, Enclosed, Pair
 from hush.accounting.releases import Tradeoff

@@ -11,7 +11,7 @@ from scipy.special import log_ndtr
 
 from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Laplace, Mechanism, RandomisedResponse
 from hush.accounting.gaussian.contour import ADD, REMOVE
-from hush.accounting.grouping import makers
+from hush.accounting.grouping import makers, samples
 from hush.accounting.kinds import directions, gaussian_composition
 from hush.accounting.lattices import deep
 from hush.accounting.lattices.laws import Law, compose, on_lattice
@@ -92,7 +92,7 @@ def test_sampled_gaussians_meet_their_contour_integral(run: Mechanism) -> None:
     assert composition is not None
     met = 0
     for direction, steps in zip((REMOVE, ADD), directions(run), strict=True):
-        maker = makers.Sampled(composition, direction, makers.Binned(steps))
+        maker = samples.Sampled(composition, direction, makers.Binned(steps))
         for epsilon in (2.0, 8.0, 20.0):
             sharp = maker.curve(epsilon, -100.0, 1e-6) if epsilon < maker.largest else None
             low, high = (-math.inf, 0.0) if sharp is None else (float(end[0]) for end in sharp(np.array([epsilon])))
@@ -161,6 +161,89 @@ def test_losses_too_small_to_be_told_keep_what_is_hidden() -> None:
     assert reading(law, np.array([5.0]), 0.0, upper=True)[0] == pytest.approx(-900.0)
     twice = compose([law], [2], 0.1, upper=True)
     assert reading(twice, np.array([9.0]), 0.0, upper=True)[0] >= -900.0 + math.log(2)
+
+
+def _log_gaussian(mu: float, epsilon: float) -> float:
+    with mpmath.workdps(40):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return float(mpmath.log(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)))
+
+
+@pytest.mark.parametrize("guess", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("mu", "deviations"), [(0.05, 20), (0.26, 60), (0.26, 130), (3.0, 60)])
+def test_far_from_its_own_epsilon_a_curve_still_encloses(mu: float, deviations: float, guess: float) -> None:
+    """Tilted masses below e^-745 are lost there: of the law that reveals more nearly all was, and nobody counted it."""
+    epsilon = mu * deviations
+    curve = deep.curve_at(directions(Gaussian(1 / mu))[0], epsilon, guess * _log_gaussian(mu, epsilon), 0.3)
+    assert curve is not None
+    places = epsilon * np.array([0.0, 0.05, 0.3, 0.6, 0.9, 1.0, 1.1, 1.5, 3.0])
+    with np.errstate(all="ignore"):
+        lower, upper = curve(places)
+    for at, low, high in zip(places, lower, upper, strict=True):
+        truth = _log_gaussian(mu, at)
+        assert low - 1e-9 <= truth <= high + 1e-9
+
+
+@pytest.mark.parametrize("tilt", [1.0, 30.0, 300.0])
+@pytest.mark.parametrize("points", [16, 200])
+def test_any_tilt_bounds_a_plain_gaussian(tilt: float, points: int) -> None:
+    mu, epsilon = 0.26, 33.8
+    frame, truth = deep.Frame.of(epsilon, tilt, points), _log_gaussian(mu, epsilon)
+    with np.errstate(all="ignore"):
+        low, high = (
+            float(deep.composed(directions(Gaussian(1 / mu))[0], frame, truth, above=above)(np.array([epsilon]))[0])
+            for above in (False, True)
+        )
+    assert low <= truth <= high
+
+
+def test_tilted_masses_that_are_lost_are_counted_wherever_a_law_is_read() -> None:
+    losses, logs = np.array([0.0, 1000.0]), np.array([0.0, -1500.0])
+    law = on_lattice(losses, logs, 1.0, 3.0, upper=True)
+    for one in (law, compose([law], [2], 3.0, upper=True)):
+        assert reading(one, np.array([-1.0]), 0.0, upper=True)[0] >= math.log(-math.expm1(-1.0))
+
+
+def _group_of_one_sample_beside_coins(
+    noise: float, rate: float, coin: float, coins: int, size: int, at: float
+) -> float:
+    """log delta, one record replaced: the power curve of closed forms, followed link by link from the best level."""
+    mu, places = 1 / noise, np.arange(0.0, 200.0, 0.004)
+
+    def single(x: np.ndarray) -> np.ndarray:
+        size = np.abs(x)
+        t = np.where(size > 30, size - math.log(rate), np.log1p(np.expm1(np.minimum(size, 30.0)) / rate))
+        a, b = log_ndtr(mu / 2 - t / mu), log_ndtr(-mu / 2 - t / mu) + t
+        found = math.log(rate) + a + np.log(-np.expm1(b - a))
+        return np.where(x < 0, np.logaddexp(np.log(-np.expm1(-size)), found - size), found)
+
+    truth = 1 / (1 + math.exp(-coin))
+    logs = np.full(places.shape, -np.inf)
+    with np.errstate(all="ignore"):
+        for heads in range(coins + 1):
+            chance = math.comb(coins, heads) * truth**heads * (1 - truth) ** (coins - heads)
+            logs = np.logaddexp(logs, math.log(chance) + single(places - (2 * heads - coins) * coin))
+
+    def delta(level: float) -> float:
+        power = level
+        for _ in range(size):
+            power = min(float(np.min(np.logaddexp(logs, places + power))), 0.0)
+        return power + math.log(-math.expm1(at + level - power)) if at + level < power else -math.inf
+
+    levels = np.linspace(-at - 300, -at - 20, 29)
+    for _ in range(4):
+        values = [delta(float(level)) for level in levels]
+        best = int(np.argmax(values))
+        levels = np.linspace(levels[max(best - 1, 0)], levels[min(best + 1, levels.size - 1)], 9)
+    return max(values)
+
+
+def test_a_group_asks_lattices_far_from_where_they_were_set_up() -> None:
+    """An upper bound of 3e-105 where 1e-50 is true."""
+    run = Gaussian(1.2774, REPLACE_ONE).poisson(0.000182974) + RandomisedResponse(0.898, REPLACE_ONE) * 3
+    truth = _group_of_one_sample_beside_coins(1.2774, 0.000182974, 0.898, 3, 100, 2749.64)
+    found = run.group(100).delta(2749.64)
+    assert found.lower * 0.999 <= math.exp(truth) <= found.upper * 1.001
 
 
 def test_a_group_of_coins_and_rare_large_losses_is_answered() -> None:

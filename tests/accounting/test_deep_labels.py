@@ -12,7 +12,8 @@ from hush.accounting.gaussian import jumps
 from hush.accounting.gaussian.contour import REMOVE
 from hush.accounting.gaussian.subsampled import Composition
 from hush.accounting.gaussian.transform import Step
-from hush.accounting.grouping.makers import Binned, Replaced, Sampled
+from hush.accounting.grouping.makers import Binned
+from hush.accounting.grouping.samples import Replaced, Sampled
 from hush.accounting.pairs.losses import GaussianPair, Pair, Uniform
 
 

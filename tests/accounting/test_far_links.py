@@ -12,7 +12,7 @@ from hush.accounting.gaussian.closed import gaussian_curve
 from hush.accounting.gaussian.contour import REMOVE
 from hush.accounting.gaussian.subsampled import Composition
 from hush.accounting.gaussian.transform import Step
-from hush.accounting.grouping import grouped, makers
+from hush.accounting.grouping import grouped, samples
 from hush.accounting.grouping.links import Model
 from hush.accounting.groups import Group
 from hush.accounting.pairs import single
@@ -107,7 +107,7 @@ def test_links_at_a_largest_loss_stay_there(run: Mechanism, size: int, share: fl
 def test_a_contour_integral_knows_losses_whose_exponential_is_no_number(epsilon: float) -> None:
     """What its quadrature leaves out at the ends was infinite from losses of 709 on, and so was the bound."""
     noise, rate = 0.22, 1e-3
-    _, line, _ = makers._line(Composition((Step(rate, noise, 1),), 0.0), REMOVE, epsilon)
+    _, line, _ = samples._line(Composition((Step(rate, noise, 1),), 0.0), REMOVE, epsilon)
     assert line is not None
     lower, upper = line.log_delta(np.array([epsilon]))
     exact = single.curve(Poisson(GaussianPair(1 / noise), rate))(np.array([epsilon]))
@@ -121,13 +121,13 @@ def test_a_delta_next_to_one_is_seen_at_a_glance_also_where_small_losses_are_kno
 ) -> None:
     """Such points were left out beside sharper ones, and with them what a chain needs near its end: of 48 lines."""
     lines: list[float] = []
-    curve = makers.Replaced.curve
+    curve = samples.Replaced.curve
 
-    def counted(self: makers.Replaced, epsilon: float, size: float, tolerance: float):  # type: ignore[no-untyped-def]
+    def counted(self: samples.Replaced, epsilon: float, size: float, tolerance: float):  # type: ignore[no-untyped-def]
         lines.append(epsilon)
         return curve(self, epsilon, size, tolerance)
 
-    monkeypatch.setattr(makers.Replaced, "curve", counted)
+    monkeypatch.setattr(samples.Replaced, "curve", counted)
     bounds = Group(Gaussian(0.762465).uniform(3, of=18) * 54, 97).delta(1e4)
     assert bounds.lower > 1 - 1e-7
     assert len(lines) <= 20

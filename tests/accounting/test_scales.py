@@ -9,7 +9,7 @@ import pytest
 from hush.accounting import REPLACE_ONE, Gaussian, Laplace, Mechanism, Projected, RandomisedResponse
 from hush.accounting.gaussian import subsampled
 from hush.accounting.gaussian.contour import ADD, REMOVE
-from hush.accounting.grouping import makers
+from hush.accounting.grouping import makers, samples
 from hush.accounting.kinds import directions, gaussian_composition
 from hush.accounting.lattices.scales import Task
 from hush.accounting.lattices.sums import Frame, on_lattices
@@ -75,7 +75,7 @@ def test_a_curve_meets_the_contour_integral_of_sampled_gaussians(run: Mechanism)
     composition = gaussian_composition(run)
     assert composition is not None
     for direction, steps in enumerate(directions(run)):
-        maker = makers.Sampled(composition, (REMOVE, ADD)[direction], makers.Binned(steps))
+        maker = samples.Sampled(composition, (REMOVE, ADD)[direction], makers.Binned(steps))
         largest = maker.largest
         for epsilon in (2.0, 8.0, 20.0):
             if epsilon >= largest:

@@ -3,7 +3,7 @@
 grouped     which group is answered how
 rounds      epsilon and delta: looks around the links of a chain, until both bounds meet
 chains      what looks at a single record's curve prove of its group
-links       a model that says where the links are, from saddles: about log delta, however deep
-asked       a curve that is asked often, from lines that are kept; makers sets them up
+links       a model that says where the links are; rough makes one, by saddles or bins
+asked       a curve that is asked often, from lines that are kept; makers sets them up, samples those of Gaussian steps
 powers      power curves in logarithms
 """

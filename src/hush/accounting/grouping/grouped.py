@@ -18,32 +18,28 @@ from hush.accounting.gaussian.contour import ADD, REMOVE
 from hush.accounting.grouping import chains, rounds, saddles
 from hush.accounting.grouping.asked import Asked
 from hush.accounting.grouping.links import Model
-from hush.accounting.grouping.makers import Binned, Maker, Replaced, Sampled, Whole
+from hush.accounting.grouping.makers import Binned, Maker, Whole
 from hush.accounting.grouping.powers import Power, of_steps
+from hush.accounting.grouping.rough import rough
+from hush.accounting.grouping.samples import Replaced, Sampled
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
 from hush.accounting.mechanisms import Mechanism, compose
 from hush.accounting.mixed import scattered
 from hush.accounting.pairs import bounded, single
 from hush.accounting.pairs.hopeless import least_delta, log_delta_above, surely_beyond
-from hush.accounting.pairs.losses import Array, GaussianPair, Pair, Poisson, Uniform
+from hush.accounting.pairs.losses import GaussianPair, Pair, Poisson, Uniform
 from hush.accounting.pairs.points import sampled_loss
 from hush.accounting.pairs.projection import deepened
 from hush.accounting.releases import Guarantees
 
-_COARSE = np.geomspace(1e-5, 1e4, 24)
-_TINY = np.geomspace(1e-13, 3e-6, 24)  # where all that matters is closer to 0
 _SMALLEST = 1e-120  # delta of a single record's whole curve
-_DEEPER, _TOLD = 3.0, -600.0  # times a log delta: bins that say more, and that it is smaller than that, know too little
-_SEEN = -5.0  # and larger than that, they know no better
-_FINE = 16  # places where it matters
 _LOWEST = -700.0  # log of a delta that is a floating-point number with all its digits
 _UNKNOWN = 0.0, math.inf
 _NEARLY = 0.9  # of the largest epsilon that is told
 _ENOUGH = 3.0  # times the width asked for: a model's epsilons are off by some of that
 _SHALLOW = 100.0  # losses of a group, by which others' logs of delta are lower
 _SMOOTH = 100  # steps
-_PLACES = np.geomspace(1e-6, 1e4, 300)
 _LOST = 1e-6  # of delta: what is left out where steps are almost bounded
 _SLIGHT = 0.3  # of the width asked for: what others may lose there
 _ROUGHLY = 0.1  # of epsilon: as well as that is known
@@ -291,72 +287,6 @@ def makers(group: Group) -> list[Maker]:
     if gaussian is None:
         return [*binned]
     return [Sampled(gaussian, way, bins) for way, bins in zip((REMOVE, ADD), binned, strict=True)]
-
-
-@np.errstate(all="ignore")
-def rough(group: Group, asked: list[Maker], log_delta: float | None, epsilon: float) -> Model:
-    """About log delta of a single record, in the first direction: closely where the group's chain will be."""
-    first = asked[0]
-    by_saddles = saddles.model(directions(group.inner))
-    if isinstance(first, Whole):
-        places = _PLACES if by_saddles is None else by_saddles.epsilons[1:]
-        curves = [maker.known(np.append(0.0, places)) for maker in asked if isinstance(maker, Whole)]
-        lower, upper = np.max([low for low, _ in curves], axis=0), np.max([high for _, high in curves], axis=0)
-        logs = np.where(np.isfinite(lower), 0.5 * (lower + upper), upper)
-        if by_saddles is not None:
-            return Model(by_saddles.epsilons, np.minimum.accumulate(np.clip(logs, saddles.NOTHING, -1e-12)))
-        return _model(places, logs[1:])
-    if by_saddles is not None and isinstance(first, Binned):
-        return by_saddles if first.look is None else _where_few_decide(by_saddles, first)
-    assert isinstance(first, Sampled | Replaced | Binned)
-    places, sizes = _COARSE, first.rough(_COARSE)
-    links = _model(places, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
-    if float(np.abs(links.slopes).max()) < 2 * places[0]:
-        places, sizes = np.append(_TINY, places), np.append(first.rough(_TINY), sizes)
-        links = _model(places, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
-    slopes, least = np.abs(links.slopes), 1e-3 * places[0]
-    fine = np.geomspace(max(0.4 * float(slopes.min()), least), max(2.0 * float(slopes.max()), 100 * least), _FINE)
-    places = np.append(places, fine)
-    order = np.argsort(places, kind="stable")
-    return _model(places[order], np.append(sizes, first.rough(fine))[order])
-
-
-def _where_few_decide(model: Model, steps: Binned) -> Model:
-    """Where a few large losses decide delta is smaller than saddle points have it: by bins, as far as these know."""
-    near = model.epsilons[(model.epsilons > 0) & (model.logs > 2 * _TOLD)]
-    places = np.unique(np.append(_COARSE[model.epsilons[-1] > _COARSE], near[:: max(near.size // _FINE, 1)]))
-    binned = steps.rough(places)
-    ratio = binned / model.at(places)
-    ratio = np.where((ratio > 1) & ((ratio < _DEEPER) | (binned > _TOLD)) & (binned < _SEEN), ratio, 1.0)
-    at = np.log(np.maximum(model.epsilons, places[0]))
-    return Model(model.epsilons, np.minimum.accumulate(model.logs * np.interp(at, np.log(places), ratio)))
-
-
-def _model(places: Array, logs: Array) -> Model:
-    """A smooth curve through points that fall."""
-    logs = np.minimum.accumulate(np.maximum(logs, -1e6))
-    kept = np.append(True, np.diff(logs) < 0) & np.append(True, np.diff(places) > 0)
-    places, logs = places[kept], np.minimum(logs[kept], -1e-9)
-    dense = np.unique(np.append(np.geomspace(places[0], places[-1], 500), places))
-    heights = _smooth(np.log(places), logs, np.log(dense))
-    return Model(np.append(0.0, dense), np.minimum.accumulate(np.append(heights[0], heights)))
-
-
-def _smooth(places: Array, values: Array, at: Array) -> Array:
-    """Cubic interpolation of falling values that falls too: slopes are weighted harmonic means of the neighbours'."""
-    if places.size < 3:
-        return np.interp(at, places, values)
-    steps, slopes = np.diff(places), np.diff(values) / np.diff(places)
-    first, second = 2 * steps[1:] + steps[:-1], steps[1:] + 2 * steps[:-1]
-    middle = (first + second) / (first / slopes[:-1] + second / slopes[1:])
-    slope = np.concatenate([slopes[:1], middle, slopes[-1:]])
-    k = np.clip(np.searchsorted(places, at) - 1, 0, places.size - 2)
-    t = (at - places[k]) / steps[k]
-    return np.asarray(
-        values[k] * (1 + 2 * t) * (1 - t) ** 2
-        + values[k + 1] * t * t * (3 - 2 * t)
-        + steps[k] * t * (1 - t) * (slope[k] * (1 - t) - slope[k + 1] * t)
-    )
 
 
 def pair(group: Group, floor: float = 0.0) -> Pair:

@@ -26,6 +26,7 @@ _UNIT = 2.0**-53
 UNDERFLOW = 1e-290  # below, a mass has lost its relative accuracy
 _WRAP = 44.0  # tilted mass outside the window: at most exp(-44) = 8e-20 on either side
 _LONGEST = 2**20  # transform length
+_FAINT = -690.0  # log of a tilted mass that may be lost
 _BASE = 1024  # steps per stage of a long composition
 _FEW = 200_000  # up to so many steps the rounding of one long transform is harmless
 
@@ -39,6 +40,20 @@ class WindowTooLongError(Exception):
 
 
 @dataclass(frozen=True)
+class Faint:
+    """A bound exp(log - tilt x) on the P-mass beyond any x, of either sign: by Markov, as E[e^{tilt L}] is exp(log)."""
+
+    log: float
+    tilt: float
+
+    def at(self, losses: Array) -> Array:
+        return np.asarray(self.log - self.tilt * losses) if self.log > -math.inf else np.full(losses.shape, -np.inf)
+
+
+NONE = Faint(-math.inf, 0.0)
+
+
+@dataclass(frozen=True)
 class Law:
     """P-masses ``exp(logs)`` at losses ``origin + spacing * index`` (Q-mass: times e^-loss), and P(L = inf)."""
 
@@ -49,6 +64,8 @@ class Law:
     infinite: float
     log_hidden: float = -math.inf
     """log of a bound on further mass at infinite loss, too small to be told by a floating-point number."""
+    faint: Faint = NONE
+    """Masses that were lost, as tilted ones are too small for floating point: a bound beyond any loss."""
 
     @property
     def log_infinite(self) -> float:
@@ -92,13 +109,14 @@ def _kept(
     logs: Array,
     infinite: float,
     log_hidden: float = -math.inf,
+    faint: Faint = NONE,
 ) -> Law:
     """A law without its empty points (one point is always kept)."""
     full = logs > -np.inf
     if not full.any():
         full, logs = np.arange(logs.size) == 0, np.full(logs.size, -745.0)
         infinite = max(0.0, infinite)
-    return Law(spacing, origin, index[full], logs[full], min(1.0, infinite), log_hidden)
+    return Law(spacing, origin, index[full], logs[full], min(1.0, infinite), log_hidden, faint)
 
 
 def spread(p: Array, q: Array, nodes: Array) -> tuple[Array, float]:
@@ -232,12 +250,28 @@ def _around_atoms(
 def coarsen(law: Law, spacing: float, tilt: float, *, upper: bool) -> Law:
     """The law on a coarser lattice, revealing more (``upper``) or less."""
     found = on_lattice(law.losses, law.logs, spacing, tilt, upper=upper)
-    return replace(found, infinite=law.infinite, log_hidden=law.log_hidden)
+    both = _joined([(found.faint, 1), (law.faint, 1)], tilt)
+    return replace(found, infinite=law.infinite, log_hidden=law.log_hidden, faint=both)
+
+
+def _joined(lost: Sequence[tuple[Faint, int]], tilt: float) -> Faint:
+    """What was lost by laws, each so often: all at one tilt, or at none."""
+    some = [(one, count) for one, count in lost if one.log > -math.inf]
+    if any(one.tilt != tilt for one, _ in some):
+        raise OverflowError("Masses were lost at another tilt.")
+    return Faint(float(np.logaddexp.reduce([one.log + math.log(count) for one, count in some])), tilt) if some else NONE
+
+
+def _lost(losses: Array, logs: Array, tilt: float, mgf: float) -> Faint:
+    """What tilted masses below e^-690 of all amount to at most: products of them underflow."""
+    few = int(np.sum((logs + tilt * losses - mgf < _FAINT) & (logs > -np.inf)))
+    return Faint(mgf + _FAINT + math.log(few) + 1e-9 * (1 + abs(mgf)), tilt) if few else NONE
 
 
 def on_lattice(losses: Array, logs: Array, spacing: float, tilt: float, *, upper: bool) -> Law:
     """A law at ascending losses on a lattice, revealing more (``upper``) or less; by tilted masses, node by node."""
     mgf, weight = _tilted(losses, logs, tilt)
+    faint = _lost(losses, logs, tilt, mgf) if upper else NONE
     origin = float(losses[np.argmax(weight)])
     place = (losses - origin) / spacing
     first = math.floor(place.min()) - 1
@@ -263,7 +297,9 @@ def on_lattice(losses: Array, logs: Array, spacing: float, tilt: float, *, upper
         below, deficit = (total(near + 1, weight * np.exp(tilt * up) * part) for part in (1.0, np.expm1(up)))
         masses = merge(own, gap, above, surplus, below, deficit)
     with np.errstate(divide="ignore"):
-        return _kept(spacing, origin, index, np.log(masses) + mgf - tilt * nodes, 0.0)
+        # split outcomes move by a spacing at most
+        faint = replace(faint, log=faint.log + tilt * spacing)
+        return _kept(spacing, origin, index, np.log(masses) + mgf - tilt * nodes, 0.0, faint=faint)
 
 
 def compose(laws: Sequence[Law], counts: Sequence[int], tilt: float, *, upper: bool, floor: float = math.inf) -> Law:
@@ -311,11 +347,24 @@ def compose(laws: Sequence[Law], counts: Sequence[int], tilt: float, *, upper: b
             -np.expm1(sum(count * np.log1p(-law.infinite) for law, count in zip(laws, counts, strict=True)))
         )
     log_hidden = float(np.logaddexp.reduce([math.log(n) + law.log_hidden for law, n in zip(laws, counts, strict=True)]))
+    faint = NONE
     if upper:
         logs[0] = np.logaddexp(logs[0], low_tail)
+        own = [
+            (_lost(law.losses, law.logs, tilt, pair[0]), law.faint, pair[0])
+            for law, pair in zip(laws, pairs, strict=True)
+        ]
+        # one step loses it, and all others are as they may be
+        shares = [
+            (Faint(one.log - size, tilt), count)
+            for (new, old, size), count in zip(own, counts, strict=True)
+            for one in (new, _joined([(old, 1)], tilt))
+        ]
+        faint = _joined(shares, tilt)
+        faint = replace(faint, log=faint.log + mgf + 1e-9 * (1 + abs(mgf)) + 1e-9)
         if index[-1] < last:
             log_hidden = float(np.logaddexp(log_hidden, log_escaped))
-    return _kept(spacing, origin, index, logs, infinite, log_hidden)
+    return _kept(spacing, origin, index, logs, infinite, log_hidden, faint)
 
 
 def _window(

@@ -18,7 +18,7 @@ def _log_delta(law: Law, epsilon: float) -> float:
     """log of P(L = inf) + sum of P-masses times (1 - e^{epsilon - loss})_+."""
     losses = law.losses
     first = int(np.searchsorted(losses, epsilon, side="right"))
-    infinite = law.log_infinite
+    infinite = float(np.logaddexp(law.log_infinite, law.faint.at(np.asarray(epsilon))))
     if first == losses.size:
         return infinite
     exponents = law.logs[first:]
@@ -40,6 +40,7 @@ def curve(law: Law, epsilons: Array, doubt: float, *, upper: bool) -> Array:
         here = np.append(law.losses, np.inf)[first]
         finite = np.logaddexp(p_tail + np.log(-np.expm1(np.minimum(at - here, 0.0))), scaled + at)
     finite = np.where(np.isneginf(p_tail), -np.inf, finite + (off if upper else -off))
+    finite = np.logaddexp(finite, law.faint.at(at))
     result = np.logaddexp(finite, law.log_infinite) + (margin if upper else -margin)
     return np.asarray(np.minimum(result, 0.0))
 
