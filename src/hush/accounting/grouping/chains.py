@@ -29,7 +29,7 @@ Oracle = Callable[[Array, Array, float | Array], tuple[Array, Array]]
 """Certified bounds on log delta of a single record at ascending epsilons >= 0, where it is about as large as the second
 row says, to about so much of it, or of 1."""
 
-_GLANCE = 2e-3  # of log delta, at a glance
+_GLANCE = 2e-4  # of log delta, at a glance: lines that serve the look that follows as well
 _APART = 0.05  # logs of epsilons where it is had
 _SPARED = 0.6  # of the log of how much further out a chain may be: between points slopes are smaller by no more
 SHARP = 1e-4
@@ -154,7 +154,7 @@ class Chain:
         apart = max(_APART, -_SPARED * math.log1p(-spared))
         first = np.unique(np.floor(np.log(at) / apart), return_index=True)[1]
         self.glanced = at = at[first]
-        spare = min(links.spare / links.slopes.size / 1000, 10 * _GLANCE)
+        spare = min(links.spare / links.slopes.size / 1000, 100 * _GLANCE)
         sharpness, self.sharpness = self.sharpness, max(_GLANCE, spare)
         self.ask(at)
         self.sharpness = sharpness
