@@ -76,10 +76,10 @@ def _curve(steps: Steps) -> tuple[Array, Array] | None:
     if bounded:
         epsilons = np.append(epsilons, [top, top * (1 + _CLOSEST)])
         logs = np.append(logs, [logs[-1] - 1, NOTHING])
-    else:  # as it falls at the end
-        fall = (logs[-1] - logs[-2]) / max(epsilons[-1] - epsilons[-2], 1e-300)
-        logs = np.append(logs, logs[-1] + min(fall * (_FURTHEST - epsilons[-1]), -1.0))
-        epsilons = np.append(epsilons, max(_FURTHEST, 2 * epsilons[-1]))
+    elif logs[-1] > 4 * NOTHING:  # as it falls at the end, until nothing is left
+        fall = max((logs[-2] - logs[-1]) / max(epsilons[-1] - epsilons[-2], 1e-300), 1e-3)
+        last = min(max(_FURTHEST, 2 * epsilons[-1]), epsilons[-1] + (logs[-1] - 4 * NOTHING) / fall)
+        epsilons, logs = np.append(epsilons, last), np.append(logs, logs[-1] - fall * (last - epsilons[-1]))
     leaks = float(sum(count * pair.infinite for pair, count in steps))
     logs = np.logaddexp(logs, math.log(leaks)) if leaks > 0 else logs
     return np.append(0.0, epsilons), np.minimum.accumulate(np.append(max(none, float(logs[0])), logs))
