@@ -185,7 +185,7 @@ def test_far_from_its_own_epsilon_a_curve_still_encloses(mu: float, deviations: 
 
 
 @pytest.mark.parametrize("tilt", [1.0, 30.0, 300.0])
-@pytest.mark.parametrize("points", [16, 200])
+@pytest.mark.parametrize("points", [600, 2000])
 def test_any_tilt_bounds_a_plain_gaussian(tilt: float, points: int) -> None:
     mu, epsilon = 0.26, 33.8
     frame, truth = deep.Frame.of(epsilon, tilt, points), _log_gaussian(mu, epsilon)
@@ -195,6 +195,13 @@ def test_any_tilt_bounds_a_plain_gaussian(tilt: float, points: int) -> None:
             for above in (False, True)
         )
     assert low <= truth <= high
+
+
+def test_a_lattice_too_coarse_for_its_tilt_is_refused() -> None:
+    """Masses overflowed on the way up, and what was left of the law was made up."""
+    steps = directions(RandomisedResponse(13.236854775335662, ADD_REMOVE) * 200)[0]
+    with np.errstate(all="ignore"), pytest.raises(OverflowError, match="coarse"):
+        deep.composed(steps, deep.Frame.of(2644.72, 963.2, 64), -10.0, above=True)
 
 
 def test_tilted_masses_that_are_lost_are_counted_wherever_a_law_is_read() -> None:

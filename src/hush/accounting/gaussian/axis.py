@@ -16,8 +16,8 @@ from hush.accounting.gaussian.rules import Rule, log_missed
 from hush.accounting.gaussian.transform import Array
 
 ROUNDED = 1e-12
-"""What E[g^r; label] - 1 may be off on the axis, apart from what is missed at the ends: far more than `Rule.rounding`
-says of sums of which 1 + r (g-1) is taken away, whether term by term (`Rule.excess`) or at once."""
+"""What E[g^r; label] - 1 may be off on the axis, apart from what is missed at the ends, as a share of E where that is
+large: far more than `Rule.rounding` says of sums of which 1 + r (g-1) is taken away, term by term or at once."""
 _TOGETHER = 1 << 16  # products of a power and a node
 
 
@@ -57,8 +57,9 @@ class Axis:
         return np.exp(log_missed(np.array([rule.ends for rule in self.rules]).T[:, :, None], powers))
 
     def log_sizes(self, powers: Array) -> Array:
-        """log E[g^r; label], from above: 1 + (E - 1) is good to 1e-12 absolutely, and may itself be smaller."""
-        return np.asarray(np.log1p(np.maximum(self.excess(powers), -1.0) + ROUNDED + self.missed(powers)))
+        """log E[g^r; label], from above: 1 + (E - 1) is good to 1e-12, absolutely where it is itself smaller than 1."""
+        excess = np.maximum(self.excess(powers), -1.0)
+        return np.asarray(np.log1p(excess + ROUNDED * (2 + np.maximum(excess, 0.0)) + self.missed(powers)))
 
     def least(self, power: float) -> list[float]:
         """E[g^r; label], from below."""

@@ -27,6 +27,7 @@ NOTHING = -2.5e4
 _FURTHEST = 3e4  # an epsilon larger than any that is
 _MANY = 2000  # points of a law that are worth no bins
 _OUT = np.geomspace(1e-10, 1.0, 160)
+_MOST = 1500  # orders: where a curve jumps and jumps again, no more are looked for
 _NUDGE = 1e-3  # of an order
 _REFINED, _BENT = 30, 2e-3  # times that orders are halved, until log delta is straight but for so much of it
 _REACH = 9.0  # of a normal variable
@@ -63,7 +64,7 @@ def _curve(steps: Steps) -> tuple[Array, Array] | None:
         # a chord between two of them is off by an eighth of that; and where one kind takes over, epsilon jumps
         wide = np.diff(epsilons) * np.diff(orders) > _BENT * (1 - logs[1:])
         wide &= (epsilons[1:] > 0) & (logs[:-1] > 2 * NOTHING) & (np.diff(orders) > 1e-9 * orders[1:])
-        if not wide.any():
+        if not wide.any() or orders.size > _MOST:
             break
         new = np.sqrt(orders[:-1] * orders[1:])[wide]
     kept = (epsilons < (top * (1 - _CLOSEST) if bounded else _FURTHEST)) & np.isfinite(logs)

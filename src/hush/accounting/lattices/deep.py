@@ -132,10 +132,9 @@ def curve_at(steps: Steps, epsilon: float, log_delta: float, width: float) -> Cu
         except (WindowTooLongError, OverflowError, ValueError):  # masses beyond the floating-point range
             return best
         gap = float(more(np.array([epsilon]))[0] - less(np.array([epsilon]))[0])
-        if gap < narrowest:
+        if 0 <= gap < narrowest:
             best, narrowest = partial(_both, less, more), gap
-        finer = _FINER * points * math.sqrt(gap / width)
-        if not width < gap or not finer < _MOST:
+        if not width < gap < math.inf or not (finer := _FINER * points * math.sqrt(gap / width)) < _MOST:
             return best
         points = math.ceil(finer)
 

@@ -27,6 +27,7 @@ UNDERFLOW = 1e-290  # below, a mass has lost its relative accuracy
 _WRAP = 44.0  # tilted mass outside the window: at most exp(-44) = 8e-20 on either side
 _LONGEST = 2**20  # transform length
 _FAINT = -690.0  # log of a tilted mass that may be lost
+_STEEPEST = 50.0  # log of what a tilted mass grows by between two points
 _BASE = 1024  # steps per stage of a long composition
 _FEW = 200_000  # up to so many steps the rounding of one long transform is harmless
 
@@ -112,6 +113,8 @@ def _kept(
     faint: Faint = NONE,
 ) -> Law:
     """A law without its empty points (one point is always kept)."""
+    if np.isnan(logs).any():
+        raise OverflowError("Masses beyond the floating-point range make no law.")
     full = logs > -np.inf
     if not full.any():
         full, logs = np.arange(logs.size) == 0, np.full(logs.size, -745.0)
@@ -270,6 +273,8 @@ def _lost(losses: Array, logs: Array, tilt: float, mgf: float) -> Faint:
 
 def on_lattice(losses: Array, logs: Array, spacing: float, tilt: float, *, upper: bool) -> Law:
     """A law at ascending losses on a lattice, revealing more (``upper``) or less; by tilted masses, node by node."""
+    if tilt * spacing > _STEEPEST:
+        raise OverflowError("A lattice this coarse can't hold masses tilted so much.")
     mgf, weight = _tilted(losses, logs, tilt)
     faint = _lost(losses, logs, tilt, mgf) if upper else NONE
     origin = float(losses[np.argmax(weight)])
