@@ -26,6 +26,7 @@ DEEP = 200.0
 """A log delta below minus that is known no less well."""
 _DEEPLY = -100.0  # a log delta below which lattices are tried before lines
 _BLUNTEST = 3.0, 2e-3  # times what is wanted, and of log delta: lines that are no wider are not worth other sums
+_FEW = 1000  # steps with projected norms: sums of more take seconds and tell nothing
 _SUMMED = 1e-4  # of log delta: what sums are asked for at most
 _NOTHING = 1.0  # of log delta: known no better, leaks were taken for losses that decide
 _FURTHEST = 1e6  # an epsilon that no link needs
@@ -163,8 +164,8 @@ class Binned:
     def bins(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         """By lines or, where these tell little, by sums on two lattices, which serve smaller epsilons too."""
         enough = tolerance * max(1.0, -size)
-        summed = self.look is not None and not heavy.fits(self.steps) and epsilon > 0
-        summed = summed and not near(epsilon, self.unsummed)
+        few = sum(count for _, count in self.steps) <= _FEW or not heavy.fits(self.steps)
+        summed = self.look is not None and few and epsilon > 0 and not near(epsilon, self.unsummed)
         lines = None if summed and near(epsilon, self.blunt) else self.lines(epsilon, size, tolerance)
         width = math.inf if lines is None else width_at(lines, epsilon)
         if not summed or width <= max(_BLUNTEST[0] * enough, _BLUNTEST[1] * share(size)):

@@ -68,13 +68,13 @@ def epsilon(
         high = min(high, _above(chain, links, log_delta, tolerance))
         if high - low <= max(tolerance * high, 1e-12) < math.inf or chain.epsilons.size > MOST:
             break
-        if k > 1 and not high - low < _NARROWED * width:
+        if k > (2 if high < math.inf else 1) and not high - low < _NARROWED * width:
             break  # nor would another look help
         width = high - low
         if (
             high < 1.03 * low and k > 0
         ) or k > 1:  # the links are where they should be: what keeps bounds apart is unsure points
-            sharper = min(max(2 * (high - low) / (tolerance * high), 3.0), _SHARPER)
+            sharper = min(max(2 * (high - low) / (tolerance * high), 3.0), _SHARPER) if high < math.inf else _SHARPER
             chain.sharpness, slack = chain.sharpness / sharper, slack / sharper
     return min(low, high), max(low, high)
 
