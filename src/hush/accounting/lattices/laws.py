@@ -113,8 +113,6 @@ def _kept(
     faint: Faint = NONE,
 ) -> Law:
     """A law without its empty points (one point is always kept)."""
-    if np.isnan(logs).any():
-        raise OverflowError("Masses beyond the floating-point range make no law.")
     full = logs > -np.inf
     if not full.any():
         full, logs = np.arange(logs.size) == 0, np.full(logs.size, -745.0)
@@ -302,6 +300,8 @@ def on_lattice(losses: Array, logs: Array, spacing: float, tilt: float, *, upper
         below, deficit = (total(near + 1, weight * np.exp(tilt * up) * part) for part in (1.0, np.expm1(up)))
         masses = merge(own, gap, above, surplus, below, deficit)
     with np.errstate(divide="ignore"):
+        if upper and np.isnan(masses).any():
+            raise OverflowError("Masses beyond the floating-point range make no law.")
         # split outcomes move by a spacing at most
         faint = replace(faint, log=faint.log + tilt * spacing)
         return _kept(spacing, origin, index, np.log(masses) + mgf - tilt * nodes, 0.0, faint=faint)
@@ -353,6 +353,8 @@ def compose(laws: Sequence[Law], counts: Sequence[int], tilt: float, *, upper: b
         )
     log_hidden = float(np.logaddexp.reduce([math.log(n) + law.log_hidden for law, n in zip(laws, counts, strict=True)]))
     faint = NONE
+    if upper and np.isnan(logs).any():
+        raise OverflowError("Masses beyond the floating-point range make no law.")
     if upper:
         logs[0] = np.logaddexp(logs[0], low_tail)
         own = [
