@@ -5,7 +5,8 @@
 
 A question is a pure function of its family and its number, so that one that stands out can be asked again.  Times are
 seconds of CPU in this process; widths are shares of epsilon (or of log delta, or of an error for whole curves).  Of
-log delta, which changes faster than epsilon, twelve times the share is allowed.
+log delta, which changes faster than epsilon, twelve times the share is allowed; and an interval that is wider, as where
+delta falls off a cliff, is narrow enough if both of its ends belong to epsilons within the share of the one asked.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from hush.accounting.mechanisms import ADD_REMOVE, REPLACE_ONE, Mechanism, Neigh
 from hush.accounting.releases import Projected
 
 SLOW = 1.0  # seconds
+LEAST = 1e-100  # the smallest delta that is asked for
 
 Random = np.random.Generator
 
@@ -216,10 +218,19 @@ def ask(family: str, number: int) -> list[Found]:
     seconds = time.process_time() - begun
     narrow = math.log(delta.upper / delta.lower) if delta.lower > 0 else (0.0 if delta.upper < 1e-290 else math.inf)
     narrow /= max(1.0, -math.log(delta.upper)) if delta.upper > 0 else 1.0
+    if narrow > 12 * share and delta.upper < 1:
+        narrow = min(narrow, 12 * _as_epsilon(mechanism, middle, delta.lower, delta.upper))
     answers.append(
         Found(family, number, "delta", str(mechanism), middle, delta.lower, delta.upper, narrow, 12 * share, seconds)
     )
     return answers
+
+
+def _as_epsilon(mechanism: Mechanism, at: float, lower: float, upper: float) -> float:
+    """How far from an epsilon, as a share of it, those may be that have a delta's bounds, down to the least told."""
+    first = mechanism.epsilon(upper).lower
+    last = mechanism.epsilon(max(lower, LEAST)).upper
+    return max(at - first, last - at, 0.0) / at
 
 
 def curve(family: str, number: int) -> list[Found]:

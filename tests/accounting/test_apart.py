@@ -1,4 +1,4 @@
-"""Groups whose steps are seen apart: those with bounded losses, and the rest."""
+"""Groups of steps with bounded losses and others that have none."""
 
 from __future__ import annotations
 
@@ -9,22 +9,7 @@ import pytest
 from scipy.special import ndtr
 
 from hush.accounting import ADD_REMOVE, Gaussian, Guarantees, Laplace, RandomisedResponse
-from hush.accounting.grouping import grouped
-from hush.accounting.groups import Group
 from hush.accounting.mechanisms import Mechanism
-
-
-@pytest.mark.parametrize("size", [2, 3, 7])
-@pytest.mark.parametrize("delta", [0.3, 0.02, 1e-6])
-@pytest.mark.parametrize("coin", [0.01, 0.3, 2.0])
-def test_what_is_known_of_the_parts_encloses_what_can_be_listed(coin: float, delta: float, size: int) -> None:
-    inner = Guarantees.of(0.5, 1e-7) * 2 + RandomisedResponse(coin, ADD_REMOVE)
-    exact = inner.group(size).epsilon(delta)
-    low, high = grouped._apart(Group(inner, size), math.log(delta), 1e-3)
-    assert low <= exact.upper
-    assert high >= exact.lower
-    if delta > 1e-3:
-        assert high <= 3 * size * coin + 8 * exact.upper + 1  # nor does it say nothing
 
 
 @pytest.mark.parametrize("size", [2, 5])
@@ -52,14 +37,6 @@ def test_a_little_beside_a_sure_loss_leaves_the_answer_narrow(inner: Mechanism, 
 def test_a_bounded_loss_beyond_the_limit_decides_alone() -> None:
     found = (Gaussian(1.0).poisson(0.01) * 100 + Laplace(0.1) * 1000).group(50).epsilon(1e-5)
     assert (found.lower, found.upper) == (1e4, math.inf)
-
-
-def test_a_plain_gaussian_beside_a_coin_agrees_with_the_chain() -> None:
-    inner = Gaussian(3.0) + RandomisedResponse(0.05, ADD_REMOVE)
-    low, high = grouped._apart(Group(inner, 4), math.log(1e-5), 1e-3)
-    found = inner.group(4).epsilon(1e-5)
-    assert low <= found.upper
-    assert found.lower <= high <= 1.2 * found.upper
 
 
 @pytest.mark.parametrize("size", [2, 5])

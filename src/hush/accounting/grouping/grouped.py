@@ -12,10 +12,9 @@ from functools import lru_cache
 import numpy as np
 
 from hush.accounting.contours.crossing import EPSILON_LIMIT, is_narrow, within
-from hush.accounting.gaussian import subsampled
 from hush.accounting.gaussian.closed import gaussian_curve
 from hush.accounting.gaussian.contour import ADD, REMOVE
-from hush.accounting.grouping import chains, rounds, saddles
+from hush.accounting.grouping import chains, drawn, rounds, saddles
 from hush.accounting.grouping.asked import Asked
 from hush.accounting.grouping.links import Model
 from hush.accounting.grouping.makers import Binned, Maker, Whole
@@ -24,27 +23,21 @@ from hush.accounting.grouping.rough import rough
 from hush.accounting.grouping.samples import Replaced, Sampled
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
-from hush.accounting.mechanisms import Mechanism, compose
+from hush.accounting.lattices.listed import apart
 from hush.accounting.mixed import scattered
 from hush.accounting.pairs import bounded, single
 from hush.accounting.pairs.hopeless import least_delta, log_delta_above, surely_beyond
 from hush.accounting.pairs.losses import GaussianPair, Pair, Poisson, Uniform
-from hush.accounting.pairs.points import sampled_loss
+from hush.accounting.pairs.points import loss_range
 from hush.accounting.pairs.projection import deepened
-from hush.accounting.releases import Guarantees
 
 _SMALLEST = 1e-120  # delta of a single record's whole curve
 _LOWEST = -700.0  # log of a delta that is a floating-point number with all its digits
-_UNKNOWN = 0.0, math.inf
-_NEARLY = 0.9  # of the largest epsilon that is told
-_ENOUGH = 3.0  # times the width asked for: a model's epsilons are off by some of that
-_SHALLOW = 100.0  # losses of a group, by which others' logs of delta are lower
 _SMOOTH = 100  # steps
-_LOST = 1e-6  # of delta: what is left out where steps are almost bounded
-_SLIGHT = 0.3  # of the width asked for: what others may lose there
 _ROUGHLY = 0.1  # of epsilon: as well as that is known
-_FAINTEST = 2.9e4  # minus the log of a chance that is looked at
 _OUT = 2.0  # times the largest epsilon that is told: further than any first link
+_RARELY = 1.2  # times, a record is expected to be drawn
+_GLANCED, _BLUNT = 1e-3, 0.02  # of log delta: what a few lines are asked for, and known no better are blunt
 _BESIDE = 20.0  # beyond an epsilon: e^-20 of delta are left out
 
 
@@ -52,132 +45,66 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
     """Certified bounds on epsilon, from the single record's curve where it matters."""
     if any(surely_beyond(steps, log_delta) for steps in directions(group.inner)):
         return EPSILON_LIMIT, math.inf  # a single record is beyond already
-    almost = _almost_bounded(group, log_delta, tolerance)
-    if almost is not None:
-        alone, together, _ = almost
-        low = at(alone, log_delta, tolerance)[0]
-        high = at(together, log_delta - 2 * _LOST, tolerance)[1] if low < EPSILON_LIMIT else math.inf
-        if is_narrow(low, high, tolerance):
-            return low, high
-    apart = _apart(group, log_delta, tolerance, idle=False)
-    if is_narrow(*apart, tolerance):
-        return apart
-    asked = _asked(group, log_delta=log_delta)
+    asked, found = _asked(group, log_delta=log_delta), (0.0, math.inf)
     if log_by_equal_links(*asked[:3], EPSILON_LIMIT, log_delta) > log_delta:
         return EPSILON_LIMIT, math.inf
-    found = rounds.epsilon(*asked, log_delta, tolerance, largest(group))
-    if (
-        not is_narrow(*found, tolerance)
-        and found[0] < EPSILON_LIMIT
-        and (other := _by_saddles(group, asked)) is not None
-    ):
-        found = within(found, rounds.epsilon(*other, log_delta, tolerance, largest(group)))
-    if apart == _UNKNOWN and not is_narrow(*found, tolerance) and found[0] < EPSILON_LIMIT:
-        apart = _apart(group, log_delta, tolerance)
-    return within(apart, found)
+    whole = _is_drawn(group) and _are_blunt(group, asked, log_delta=log_delta)
+    for attempt in (_by_curves, _by_links, _by_saddles) if whole else (_by_links, _by_saddles):
+        found = within(found, attempt(group, asked, found, log_delta, tolerance))
+        if is_narrow(*found, tolerance):
+            break
+    return found
 
 
-def _almost_bounded(group: Group, log_delta: float, tolerance: float) -> tuple[Group, Group, float] | None:
-    """A group of steps with bounded losses alone, one that has also what stands for the others, and what that misses.
+Interval = tuple[float, float]
 
-    None unless the others lose next to nothing.  Let one record lose no more than e_0 to them but for a chance d, so
-    that delta(e) <= delta'(e) + d, delta' being that of bounded steps, with a promise of e_0 among them and b in all.
-    Then g(x) <= g'(x) + d, and the slope of g' is at most e^b: k records have g^k(x) <= g'^k(x) + k d e^{(k-1) b}.
+
+def _by_curves(group: Group, asked: Question, found: Interval, log_delta: float, tolerance: float) -> Interval:
+    return _drawing(group, asked[1]).epsilon(log_delta, tolerance)
+
+
+def _by_links(group: Group, asked: Question, found: Interval, log_delta: float, tolerance: float) -> Interval:
+    return rounds.epsilon(*asked, log_delta, tolerance, largest(group))
+
+
+def _by_saddles(group: Group, asked: Question, found: Interval, log_delta: float, tolerance: float) -> Interval:
+    """With another model, where bins had a say in the first."""
+    other = _with_saddles(group, asked)
+    return found if other is None else rounds.epsilon(*other, log_delta, tolerance, largest(group))
+
+
+def _is_drawn(group: Group) -> bool:
+    """Whether losses with a largest value, few or of Laplace noise, are beside others: few lines are sharp there."""
+    steps = directions(group.inner)[0]
+    few, even, rest = apart(steps, 1.0)
+    unbounded = all(not math.isfinite(loss_range(pair)[1]) for pair, _ in rest)
+    return bool(few or even) and unbounded and not all(isinstance(pair, GaussianPair) for pair, _ in rest)
+
+
+def _are_blunt(group: Group, asked: Question, log_delta: float | None = None, epsilon: float = 0.0) -> bool:
+    """Whether lines tell little, or take long: where a record is hardly ever drawn, one large loss decides.
+
+    Else some links are asked for, the furthest, those in the middle, the nearest.
     """
-    parts = group.inner.parts()
-    bounded_steps = [(part, count) for part, count in parts if math.isfinite(part.largest_loss)]
-    rest = [(part, count) for part, count in parts if not math.isfinite(part.largest_loss)]
-    if not bounded_steps or not rest:
-        return None
-    alone = Group(compose(bounded_steps), group.size)
-    most = largest(alone) * (1 + 2 * tolerance)
-    log_missed = log_delta + math.log(_LOST)
-    log_chance = log_missed - math.log(group.size) - (group.size - 1) * most - 1e-9 * (1 + group.size * most)
-    slight = _SLIGHT * tolerance * most
-    if not log_chance > -_FAINTEST or not _is_slight(compose(rest), log_chance, slight):
-        return None
-    promised = Guarantees.of(slight, 0.0, group.neighbours)
-    return alone, Group(compose([*bounded_steps, (promised, 1)]), group.size), log_missed
-
-
-def _is_slight(rest: Mechanism, log_chance: float, loss: float) -> bool:
-    """Whether Chernoff's bounds show that some Gaussian steps lose no more than that, but for such a chance."""
-    for pair, _ in directions(rest)[0]:
-        rate, inner = (pair.rate, pair.inner) if isinstance(pair, Poisson | Uniform) else (1.0, pair)
-        if not isinstance(inner, GaussianPair):
-            return False
-        deep = math.sqrt(max(2 * (math.log(rate) - log_chance), 0.0))
-        if sampled_loss(np.array([inner.mu * (0.5 * inner.mu + deep)]), rate)[0] > loss:
-            return False  # nor does one of them alone
-    place = np.array([loss])
-    return all(bool(Binned(steps).bound(place, loss, log_chance)[0] <= log_chance) for steps in directions(rest))
-
-
-def _apart(group: Group, log_delta: float, tolerance: float, *, idle: bool = True) -> tuple[float, float]:
-    """Certified bounds from steps whose losses are bounded, by b in all, and the rest, each seen by the group alone.
-
-    Unless idle looks are wanted too, none where these bounds are known not to meet.
-
-    What leaves steps out tells no more: epsilon is at least that of either.  And with b they hide little: a single
-    record's power is g(x) <= h(e^b x), h being the rest's, so that h(c x) <= c h(x) for c >= 1, h being concave, gives
-    g^k(x) <= e^{(k-1) b} h^k(e^b x) for k records, and delta(eps) <= e^{(k-1) b} delta_rest(eps - k b).
-    """
-    parts = group.inner.parts()
-    little = [(part, count) for part, count in parts if math.isfinite(part.largest_loss)]
-    rest = [(part, count) for part, count in parts if not math.isfinite(part.largest_loss)]
-    if not little or not rest:
-        return _UNKNOWN
-    without, alone = Group(compose(rest), group.size), Group(compose(little), group.size)
-    most = largest(alone) * (1 + 1e-12)
-    if not idle and not _may_meet(without, group.size * most, log_delta, tolerance):
-        return _UNKNOWN
-    low = 0.0
-    for one in (alone, without):
-        low = max(low, at(one, log_delta, tolerance)[0])
-        if low >= EPSILON_LIMIT:
-            return EPSILON_LIMIT, math.inf
-    if not group.size * most < EPSILON_LIMIT:
-        return low, math.inf
-    deeper = log_delta - (group.size - 1) * most * (1 + 1e-12) - 1e-12 * (1 + abs(log_delta))
-    high = at(without, deeper, tolerance)[1] + group.size * most
-    return low, high * (1 + 1e-12) if high <= EPSILON_LIMIT else math.inf
-
-
-def _may_meet(without: Group, most: float, log_delta: float, tolerance: float) -> bool:
-    """Whether the bounds of either alone may meet: they are apart by the smaller of the two, or by more.
-
-    And whether that costs little: the others are asked for deltas that are smaller by what bounded losses multiply.
-    """
-    if not most < EPSILON_LIMIT or without.mu is not None or not fits(without) or log_delta < _LOWEST:
+    steps = directions(group.inner)[0]
+    drawn_at_all = math.fsum(count * pair.rate for pair, count in steps if isinstance(pair, Poisson | Uniform))
+    if drawn_at_all < _RARELY or any(deepened(pair) is not pair for pair, _ in steps):
         return True
-    _, model, size, _ = _asked(without, log_delta=log_delta)
-    about = model.links(size, log_delta=log_delta).epsilon
-    return about > _NEARLY * EPSILON_LIMIT or (
-        min(about, most) < _ENOUGH * tolerance * max(about, most) and (about > most or most < _SHALLOW)
-    )
+    oracle, model, size, _ = asked
+    slopes = np.sort(np.abs(model.links(size, log_delta=log_delta, epsilon=epsilon).slopes))
+    for at in slopes[[-1, slopes.size // 2, 0]]:
+        lower, upper = oracle(np.array([at]), model.at(np.array([at])), _GLANCED)
+        if not upper[0] - lower[0] <= _BLUNT * max(1.0, -float(upper[0])):
+            return True
+    return False
 
 
-def at(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
-    from hush.accounting.answers import epsilon as answered
-
-    if group.mu is not None:
-        return subsampled.epsilon(subsampled.Composition((), group.mu**2), log_delta)
-    if fits(group):
-        return epsilon(group, log_delta, tolerance)
-    if log_delta < _LOWEST:
-        return 0.0, math.inf
-    found = answered(group, math.exp(log_delta) * (1 - 1e-12), tolerance)
-    return answered(group, math.exp(log_delta) * (1 + 1e-12), tolerance).lower, found.upper
-
-
-def log_delta_at(group: Group, epsilon: float, tolerance: float) -> tuple[float, float]:
-    """Certified bounds on log delta at one epsilon, whatever the group is of."""
-    from hush.accounting.answers import log_delta_curve
-
-    if group.mu is None and fits(group):
-        return log_delta(group, epsilon, tolerance)
-    lower, upper = log_delta_curve(group, np.array([epsilon]))
-    return float(lower[0]), float(upper[0])
+def _drawing(group: Group, before: Model) -> drawn.Task:
+    ways = [[(deepened(pair), count) for pair, count in steps] for steps in directions(group.inner)]
+    least = max(least_delta(steps) for steps in ways)
+    model = saddles.model(ways) or before
+    log_least = math.log(least) if least > 0 else -math.inf
+    return drawn.Task(ways, model.leaking(log_least, _OUT * EPSILON_LIMIT), group.size, log_least, largest(group))
 
 
 def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, float]:
@@ -185,21 +112,17 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
     seen = log_seen(group, epsilon)
     if seen > -tolerance:
         return seen, 0.0
-    almost = _almost_bounded(group, _LOWEST, tolerance)
-    if almost is not None:
-        alone, together, log_missed = almost
-        low = log_delta_at(alone, epsilon, tolerance)[0]
-        above = log_delta_at(together, epsilon, tolerance)[1] if low < -tolerance else 0.0
-        high = min(float(np.logaddexp(above, log_missed)) + 1e-12, 0.0)
-        if high - low <= 12 * tolerance * max(1.0, -high):
-            return low, high
-    asked = _asked(group, epsilon=epsilon)
+    asked, low, high = _asked(group, epsilon=epsilon), -math.inf, 0.0
     if (seen := log_by_equal_links(*asked[:3], epsilon, -tolerance)) > -tolerance:
         return seen, 0.0
-    low, high = rounds.log_delta(*asked, epsilon, tolerance, largest(group))
-    if high - low > 12 * tolerance * max(1.0, -high) and (other := _by_saddles(group, asked)) is not None:
-        return within((low, high), rounds.log_delta(*other, epsilon, tolerance, largest(group)))
-    return low, high
+    if _is_drawn(group) and _are_blunt(group, asked, epsilon=epsilon):
+        low, high, told = _drawing(group, asked[1]).log_delta(epsilon, tolerance)
+        if told:
+            return low, high
+    low, high = within((low, high), rounds.log_delta(*asked, epsilon, tolerance, largest(group)))
+    if high - low <= 12 * tolerance * max(1.0, -high) or (other := _with_saddles(group, asked)) is None:
+        return low, high
+    return within((low, high), rounds.log_delta(*other, epsilon, tolerance, largest(group)))
 
 
 def log_seen(group: Group, epsilon: float) -> float:
@@ -259,7 +182,7 @@ def _asked(group: Group, log_delta: float | None = None, epsilon: float = 0.0) -
     return Asked(asked), model, group.size, log_least
 
 
-def _by_saddles(group: Group, asked: Question) -> Question | None:
+def _with_saddles(group: Group, asked: Question) -> Question | None:
     """The same with another model, where bins had a say in the first."""
     oracle, before, size, log_least = asked
     model = saddles.model(directions(group.inner))

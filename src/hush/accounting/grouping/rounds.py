@@ -65,7 +65,7 @@ def epsilon(
         low = max(low, chain.epsilon_below(links, log_delta))
         if low >= EPSILON_LIMIT:
             return EPSILON_LIMIT, math.inf
-        high = min(high, _above(chain, links, log_delta, tolerance))
+        high = min(high, seen_above(chain, links, log_delta, tolerance))
         if high - low <= max(tolerance * high, 1e-12) < math.inf or chain.epsilons.size > MOST:
             break
         if k > (2 if high < math.inf else 1) and not high - low < _NARROWED * width:
@@ -100,7 +100,7 @@ def _links_at(chain: Chain, at: float, tolerance: float, furthest: float) -> Lin
     return chain.model.links(chain.size, epsilon=at)
 
 
-def _above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> float:
+def seen_above(chain: Chain, links: Links, log_delta: float, tolerance: float) -> float:
     """An epsilon that is seen to be large enough."""
     wanted = log_delta
     slack = 0.02 * tolerance * links.epsilon * links.steep + 1e-9
@@ -124,7 +124,7 @@ def _zero(chain: Chain, log_delta: float) -> bool:
     return chain.split(_summing_to(slopes, 0.0)) <= log_delta
 
 
-def _fitted(chain: Chain, slopes: Array, epsilon: float) -> Array:
+def fitted(chain: Chain, slopes: Array, epsilon: float) -> Array:
     """Moved to sum up to epsilon: of a largest loss those at it stay there, as many as the model says is best.
 
     (There delta is 0, and a little before it may be far more than others make up for.)
@@ -195,7 +195,7 @@ def log_delta(
         if before.spare > 0:
             continue
         for scale in (1.0, *_SCALES):  # where the curve is flat, the model's links may be off by that much
-            high = min(high, chain.split(_fitted(chain, scale * links.slopes, at)))
+            high = min(high, chain.split(fitted(chain, scale * links.slopes, at)))
             if high - low <= tolerance * links.scale:
                 return min(low, high), max(low, high)
             if unknown := low == -math.inf and high == 0:

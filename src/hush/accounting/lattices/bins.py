@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import log_ndtr
@@ -11,7 +11,7 @@ from scipy.special import log_ndtr
 from hush.accounting.gaussian.closed import inner_loss
 from hush.accounting.lattices.sums import SMALL, UNIT, Frame
 from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
-from hush.accounting.pairs.points import Points, exact
+from hush.accounting.pairs.points import Points, exact, loss_range
 from hush.accounting.tails.binning import below, enclosing
 
 _BALANCED = 3  # rounds
@@ -53,6 +53,36 @@ def one_sided(pair: Pair, edges: Array, *, above: bool) -> Points:
     if isinstance(known, Points):
         return known
     return _more(side, edges) if above else _less(side, edges)
+
+
+def one_law(pair: Pair, edges: Array, *, above: bool) -> Points:
+    """One step's law from bins; where losses have a largest value, what masses may have missed lies there at most."""
+    law, top = one_sided(pair, edges, above=above), loss_range(pair)[1]
+    missed = float(np.logaddexp(math.log(law.infinite) if law.infinite > 0 else -math.inf, law.log_hidden))
+    if not above or not math.isfinite(top) or pair.infinite > 0 or missed == -math.inf:
+        return law
+    losses, masses = np.append(law.losses, top + 1e-12 * abs(top)), np.append(law.logs, missed)
+    return replace(law, losses=losses, logs=masses, infinite=0.0, log_hidden=-math.inf)
+
+
+def balanced(pair: Pair, inner: Array, lattice: Array, last: float = math.inf) -> Points:
+    """Bins seen as one outcome, whose losses are those of lattice points or a little more, where they are large.
+
+    An atom at the largest loss, the `last`, is a bin of its own.
+    """
+    h = float(lattice[1] - lattice[0])
+    ends, atom = lattice - 0.5 * h, np.array([last] if math.isfinite(last) else [])
+    ends[0] = lattice[0]
+    for k in range(3):
+        law = one_law(pair, np.concatenate([inner, ends, atom]), above=False)
+        bins = np.searchsorted(ends, law.losses, side="right") - 1
+        told = (bins >= 1) & (law.losses >= ends[0]) & (law.losses < last)
+        if k == 2 or not told.any():
+            break
+        missing = np.interp(lattice, law.losses[told], lattice[bins[told]] - law.losses[told])
+        missing += 1e-3 * np.abs(missing) + 1e-9 * h
+        ends[1:] += np.clip(missing[1:], -0.2 * h, 0.2 * h)
+    return law
 
 
 def _less(pair: Pair, ends: Array) -> Points:

@@ -1,0 +1,182 @@
+"""Sums of few outcomes, and of bounded losses, one by one; and curves that are means over them (rare.py).
+
+Randomised response and promises have few different sums.  Laplace noise has a largest loss: its law is put on points
+from that down, and added up there, so that close to the largest total all is told.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hush.accounting.lattices import logs
+from hush.accounting.lattices.bins import balanced, one_law
+from hush.accounting.mixed import scattered
+from hush.accounting.pairs.losses import Array, LaplacePair, Pair, Poisson, Reversed
+from hush.accounting.pairs.points import Points, exact, loss_range
+
+Steps = Sequence[tuple[Pair, int]]
+
+_UNIT = 2.0**-50
+_MOST = 1500  # sums of few outcomes
+_EVEN = 12_000  # points of a sum of bounded losses
+_FINE = 12.0  # times what epsilon may be off: the square of their spacing, over the number of steps
+_COARSEST = 24  # points of one step
+_SAMPLES = 64  # whose losses are put there
+_ATOM = 1e-10  # of a largest loss: how close to it mass belongs to it
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Ascending sums, logs of their P-masses, what is infinite, and what to add to an epsilon and to log delta."""
+
+    losses: Array
+    logs: Array
+    infinite: float
+    shift: float
+    margin: float
+
+
+def apart(steps: Steps, slack: float) -> tuple[Steps, Steps, Steps]:
+    """What has few sums, what has bounded losses, and all else."""
+    few = [step for step in steps if isinstance(exact(step[0]), Points)]
+    if few and scattered.enumerated(few, _MOST) is None:
+        few = []
+    even = [step for step in steps if step not in few and _is_even(*step, slack)]
+    return few, even, [step for step in steps if step not in few and step not in even]
+
+
+def _is_even(pair: Pair, count: int, slack: float) -> bool:
+    """Laplace noise, or few samples of it: its sums lie on a lattice that has both of its atoms."""
+    sample = pair.pair if isinstance(pair, Reversed) else pair
+    sampled = isinstance(sample, Poisson) and isinstance(sample.inner, LaplacePair) and count <= _SAMPLES
+    if not sampled and not isinstance(sample, LaplacePair):
+        return False
+    low, top = loss_range(pair)
+    return count * (top - low) / _spacing(pair, count, slack) < _EVEN
+
+
+def _spacing(pair: Pair, count: int, slack: float) -> float:
+    low, top = loss_range(pair)
+    number = max(math.ceil((top - low) / math.sqrt(_FINE * slack / count)), _COARSEST)
+    return (top - low) / min(number, _EVEN)
+
+
+def listed(few: Steps, even: Steps, slack: float, reach: float, *, above: bool) -> Listed | None:
+    """All sums above -reach; None if they are too many."""
+    known = scattered.sums(few, _MOST) if few else (Points(np.zeros(1), np.zeros(1)), 0.0, 0.0)
+    if known is None:
+        return None
+    law, shift, margin = known
+    losses, masses = law.losses, law.logs
+    for pair, count in even:
+        places, own, moved = _added(pair, count, _spacing(pair, count, slack), above=above)
+        if losses.size * places.size > _EVEN:
+            return None
+        losses, masses = (np.add.outer(row, one).ravel() for row, one in ((losses, places), (masses, own)))
+        shift += count * (moved + 8 * _UNIT * (1 + float(places[-1])))
+        margin += _UNIT * count * (64 + places.size) + _UNIT * 256 * (64 + 4 * float(np.abs(own).max()))
+    order = np.argsort(losses, kind="stable")
+    losses, masses = losses[order], masses[order]
+    first = int(np.searchsorted(losses, -reach - 2 * shift))
+    if first > 0:  # these add nothing to what is asked, or, moved up, no less than they did
+        rest = float(np.logaddexp.reduce(masses[:first]))
+        losses = np.append(losses[first - 1], losses[first:]) if above else losses[first:]
+        masses = np.append(rest, masses[first:]) if above else masses[first:]
+    return Listed(losses, masses, law.infinite, shift, margin + 4 * _UNIT * losses.size)
+
+
+def _added(pair: Pair, count: int, spacing: float, *, above: bool) -> tuple[Array, Array, float]:
+    """Ascending sums on points from the largest total down, logs of their masses, and how far one loss may be off."""
+    low, largest = loss_range(pair)
+    top, atom = largest * (1 + 2 * _ATOM), largest * (1 - 3 * _ATOM)
+    number = math.ceil((top - low) / spacing) + 1
+    lattice: Array = np.asarray((top - spacing * np.arange(number))[::-1], dtype=np.float64)
+    if above:
+        law = one_law(pair, np.append(lattice[:-1], [atom, top]), above=True)
+        index = np.floor((top - law.losses) / spacing + 1e-6)
+    else:
+        law = balanced(pair, lattice[:1] - spacing, lattice, atom)
+        index = np.ceil((top - law.losses) / spacing - 1e-6)
+    index = np.clip(index, 0, number)
+    off = (law.losses - (top - spacing * index)) * (1 if above else -1)
+    one = np.full(number + 1, -np.inf)
+    np.logaddexp.at(one, index.astype(np.int64), law.logs)
+    total = logs.powered(one, count, count * number + 1)
+    told = np.flatnonzero(total > -np.inf)[::-1]
+    return np.asarray(count * top - spacing * told, dtype=np.float64), total[told], max(float(off.max()), 0.0)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Log delta, from one side: the mean over listed sums of what is linear in e^epsilon between places.
+
+    On the left of them that is 1 - a e^epsilon, for which sums of the listed are kept; on the right the last value, or
+    nothing.
+    """
+
+    listed: Listed
+    places: Array
+    values: Array
+    log_rest: float
+    above: bool
+
+    @cached_property
+    def _sums(self) -> tuple[Array, Array, Array]:
+        """Logs of the masses below each of the sums, of those from it on, and of these times e^{l_j - l}."""
+        losses, masses = self.listed.losses, self.listed.logs
+        none = np.array([-np.inf])
+        below = np.append(none, np.logaddexp.accumulate(masses))
+        beyond = np.append(np.logaddexp.accumulate(masses[::-1])[::-1], none)
+        others = np.append(np.logaddexp.accumulate((masses - losses)[::-1])[::-1], none)
+        return below, beyond, others
+
+    def __call__(self, epsilons: Array) -> Array:
+        sign, losses = (-1.0 if self.above else 1.0), self.listed.losses
+        at = epsilons + sign * self.listed.shift
+        first = np.searchsorted(losses, at - self.places[-1], side="right")
+        last = np.maximum(np.searchsorted(losses, at - self.places[0], side="left"), first)
+        width = max(int((last - first).max(initial=0)), 1)
+        index = first[:, None] + np.arange(width)
+        inside = index < last[:, None]
+        index = np.minimum(index, losses.size - 1)
+        own = _chord(self.places, self.values, (at[:, None] - losses[index]).ravel()).reshape(index.shape)
+        terms = np.where(inside, own + self.listed.logs[index], -np.inf)
+        below, beyond, others = self._sums
+        log_a = self._log_left
+        # 1 - a e^eps: what a difference of numbers that are near each other loses goes to the safe side
+        left = beyond[last] + np.log(
+            np.maximum(-np.expm1(np.minimum(log_a + at + others[last] - beyond[last], 0.0)) - sign * 2e-15, 0.0)
+        )
+        left = np.where(last < losses.size, left, -np.inf)
+        right = below[first] + (self.values[-1] if self.above else -np.inf)
+        # infinite losses of the others: on the left they are counted already, which a bound from above may do twice
+        rest = self.log_rest + (0.0 if self.above else below[last])
+        parts = np.concatenate([terms, left[:, None], right[:, None]], axis=1)
+        found = np.logaddexp(np.logaddexp.reduce(parts, axis=1), rest)
+        if self.listed.infinite > 0:
+            found = np.logaddexp(found, math.log(self.listed.infinite))
+        return np.asarray(found - sign * (self.listed.margin + 1e-12))
+
+    @property
+    def _log_left(self) -> float:
+        """log a: of a chord from where e^epsilon is 0 and delta 1, or of P less e^epsilon Q."""
+        if not self.above:
+            return 0.0
+        rest = -math.expm1(float(self.values[0]))
+        return math.log(rest) - float(self.places[0]) if rest > 0 else -math.inf
+
+
+def _chord(places: Array, values: Array, at: Array) -> Array:
+    """Linear interpolation in e^epsilon of e^values."""
+    k = np.clip(np.searchsorted(places, at, side="right") - 1, 0, places.size - 2)
+    low, high = places[k], places[k + 1]
+    whole = np.log(-np.expm1(low - high))
+    left = values[k] + np.log(-np.expm1(np.minimum(at - high, 0.0))) - whole
+    right = values[k + 1] + at - high + np.log(-np.expm1(np.minimum(low - at, 0.0))) - whole
+    found = np.where(high > low, np.logaddexp(left, right), values[k])
+    return np.where(at <= places[0], values[0], np.where(at >= places[-1], values[-1], found))

@@ -1,0 +1,520 @@
+"""Whole curves of a few large losses among many small ones, however small delta is: what groups of records ask for.
+
+Contour integrals know delta to 1e-16 of what Chernoff's bound says, which is too little where one large loss is as
+likely as many small ones.  So losses above a threshold are told apart.  Let s be the measure of one step's losses up to
+it and J that of the others; T steps have the measure
+
+    (s + J)^T = sum over j of (T choose j) s^(T-j) J^j,
+
+all products being convolutions.  Sums of large losses are added up on a lattice, in logarithms of positive masses
+(logs.py).  What small ones reveal beside a sum x of large ones is D(eps - x), D(y) the integral of (1 - e^{y-l})_+ over
+their measure: a few contour integrals, for without large losses there is no second hump.  And
+
+    delta(eps) = sum over x of C(x) D(eps - x)
+
+keeps its digits at any depth.  D hangs on j, but hardly.  Let m_P and m_Q be the P- and Q-mass of s, k = log(m_Q/m_P),
+and d_n the curve of n steps of the pair (s/m_P, e^-l s/m_Q), whose losses are l + k.  Then D_n(y) = m_P^n d_n(y + n k),
+and d_n rises with n, so that with at most M large losses
+
+    m_P^j D_{T-j}(y) <= D_T(y - M k),    D_{T-j}(y) >= m_P^M D_{T-M}(y + M k).
+
+Sums of few outcomes and of bounded losses are listed beside that (listed.py), and delta is their mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hush.accounting.contours.averaged import Wanted, averaged_line
+from hush.accounting.contours.crossing import Curve
+from hush.accounting.contours.line import log_peak
+from hush.accounting.contours.smoothing import Kernel, width_for
+from hush.accounting.errors import corners
+from hush.accounting.lattices import logs
+from hush.accounting.lattices.bins import balanced, one_law
+from hush.accounting.lattices.listed import Listed, Mean, apart, listed
+from hush.accounting.mixed import tilted
+from hush.accounting.pairs.losses import Array, GaussianPair, Pair
+from hush.accounting.pairs.points import GaussianLaw, Points, Scattered, loss_range
+from hush.accounting.tails.binning import directed
+from hush.accounting.tails.sides import Side
+
+Steps = Sequence[tuple[Pair, int]]
+
+_UNIT = 2.0**-50
+_SURVEY = np.geomspace(1e-18, 3e4, 360)
+_AROUND = np.concatenate([-_SURVEY[::-1], [0.0], _SURVEY])
+_PLACES = np.geomspace(1e-10, 3e4, 160)  # ends that are tried
+_ORDERS = np.geomspace(1e-6, 1e12, 160)
+_TOLD = 3.0  # logs below the deepest delta where sums may end
+_SEEN = -8.0  # log of a delta from which on tilts count
+_HUMP = 12.0  # times 1/c: losses that are small at a tilt c
+_STEEPEST = 10.0  # times the slope of a straight line to the deepest delta: tilts, but where a largest loss is near
+_FINE = 4.0  # times what epsilon may be off, over c: the square of the lattice's spacing
+_POINTS = 200, 1600  # of the lattice
+_FIRST = 3  # points: losses on the lattice are no smaller, if possible
+_RARE = 0.1  # of what epsilon may be off
+_RATIOS = 0.008, 0.06  # of small bins' widths to losses: variance is off by a sixth of the square
+_LOWEST = 60.0  # losses below minus that are moved up to it
+_DEVIATIONS = 12.0  # below 0 to which the small losses' curve is drawn
+_FLATTEST = 0.3  # over a deviation: orders of lines
+_LINES, _FEWEST = 60, 8  # for all terms, for one of them
+_SERVED = 400  # points to the left that a line may serve
+_NODES = 1500
+_BLUNTER = 15.0  # times as much as is wanted: an average that ends sooner
+_FAILED = 3  # lines that take more: no more are tried
+_MOST = 40  # large losses that are counted one by one
+_EXACT = 6  # steps whose large losses always are
+_TOGETHER = 20  # of that many steps, one large loss more or less is as good
+_SPARED = 20.0  # logs
+_SLIGHT = -7.0  # log of a share of delta that isn't worth a large loss more
+_DIGITS = 24.0  # logs: how far below Chernoff's bound lines tell
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The lattice, the tilts that decide at its end and anywhere, and what is asked for."""
+
+    spacing: float
+    points: int
+    tilt: float
+    steepest: float
+    deepest: float
+    slack: float
+    """By how much epsilon may be off."""
+
+    @property
+    def end(self) -> float:
+        return self.spacing * (self.points - 1)
+
+    @staticmethod
+    def of(steps: Steps, deepest: float, slack: float, furthest: float) -> Frame:
+        """Where sums may end: what lies beyond is worth less than the deepest delta, by Chernoff's bound."""
+        total = np.zeros((_ORDERS.size, _PLACES.size))
+        beyond = np.full(_PLACES.size, -np.inf)
+        for pair, count in steps:
+            if isinstance(pair, GaussianPair):
+                total += (0.5 * count * pair.mu**2 * _ORDERS * (_ORDERS + 1))[:, None]
+                continue
+            law = one_law(pair, _AROUND, above=True)
+            order = np.argsort(law.losses, kind="stable")
+            losses, masses = law.losses[order], law.logs[order]
+            at = np.searchsorted(losses, _PLACES, side="right") - 1
+            grown = np.logaddexp.accumulate(masses + np.multiply.outer(_ORDERS, losses), axis=1)
+            total += count * grown[:, at]
+            tails = np.append(np.logaddexp.accumulate(masses[::-1])[::-1], -np.inf)[at + 1]
+            beyond = np.logaddexp(beyond, np.logaddexp(tails, _log_infinite(law)) + math.log(count))
+        exponents = total - np.multiply.outer(_ORDERS, _PLACES) + log_peak(_ORDERS)[:, None]
+        best = np.argmin(np.where(np.isnan(exponents), np.inf, exponents), axis=0)
+        bounds = np.logaddexp(exponents[best, np.arange(_PLACES.size)], beyond)
+        enough = bounds < deepest - _TOLD
+        end = min(float(_PLACES[int(np.argmax(enough)) if enough.any() else -1]), furthest)
+        tilt = float(np.interp(end, _PLACES, _ORDERS[best]))
+        among = (bounds < _SEEN) & (end >= _PLACES)
+        most = _STEEPEST * -deepest / end
+        tilt, steepest = min(tilt, most), min(max(tilt, float(_ORDERS[best][among].max(initial=0.0))), most)
+        spacing = min(math.sqrt(_FINE * slack / steepest), 0.5 * _HUMP / steepest, end / _POINTS[0])
+        size, exponent = math.frexp(max(spacing, end / _POINTS[1]))
+        spacing = math.ldexp(math.ceil(size * 2**20), exponent - 20)  # of few digits: points are exact
+        return Frame(spacing, math.ceil(end / spacing) + 2, tilt, steepest, deepest, slack)
+
+
+def _log_infinite(law: Points) -> float:
+    log_known = math.log(law.infinite) if law.infinite > 0 else -math.inf
+    return float(np.logaddexp(log_known, law.log_hidden))
+
+
+@np.errstate(all="ignore")
+def curve(steps: Steps, deepest: float, slack: float, furthest: float) -> Known | None:
+    """Certified bounds on log delta at epsilons >= 0, down to about a `deepest` one, to about so much of epsilon.
+
+    None where all losses are bounded, or too much is listed.
+    """
+    few, even, rest = apart(steps, slack)
+    if not rest:
+        return None
+    frame = Frame.of(rest, deepest, slack, furthest)
+    below, above = (listed(few, even, slack, frame.end, above=above) for above in (False, True))
+    more = _Parts.of(rest, frame, above=True)
+    saddles = _Saddles.of(more.side, frame)
+    if below is None or above is None or saddles is None:
+        return None
+    upper = more.ends(saddles, frame, more.compound)
+    less = _Parts.of(rest, frame, above=False, about=upper)
+    return _read(below, above, less.ends(saddles, frame, more.compound), upper)
+
+
+@dataclass(frozen=True)
+class Known:
+    """The curve: a mean for each bound."""
+
+    less: Mean
+    more: Mean
+
+    @np.errstate(all="ignore")
+    def __call__(self, epsilons: Array) -> tuple[Array, Array]:
+        lower, upper = self.less(epsilons), self.more(epsilons)
+        return np.minimum(lower, upper), np.minimum(upper, 0.0)
+
+
+def _read(below: Listed, above: Listed, less: _Ends, more: _Ends) -> Known:
+    """Chords lie above delta, and the corners where they meet, extended, below."""
+    known = more.places + more.shift, np.minimum(more.values + more.margin, 0.0)
+    places, lower = less.places - less.shift, less.values - less.margin
+    upper = Mean(_NOBODY, *known, more.log_rest, above=True)(places)
+    bent, heights = corners(places, np.minimum(lower, upper), np.minimum(upper, 0.0))
+    order = np.argsort(np.concatenate([places, bent]), kind="stable")
+    places, lower = np.concatenate([places, bent])[order], np.concatenate([lower, heights])[order]
+    return Known(Mean(below, places, lower, less.log_rest, above=False), Mean(above, *known, more.log_rest, above=True))
+
+
+_NOTHING = Points(np.zeros(1), np.zeros(1))
+_NOBODY = Listed(np.zeros(1), np.zeros(1), 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class _Split:
+    """One step's law: the small losses, logs of the large ones' masses on the lattice, and of what lies beyond it."""
+
+    small: Points
+    large: Array
+    log_beyond: float
+    moved: float
+    """How far a large loss may be off the lattice."""
+    rest: Points
+    """The large losses as they were, of a step that has one."""
+    infinite: float
+    most: int
+    """How many large losses fit on the lattice."""
+
+    @property
+    def log_p(self) -> float:
+        return float(np.logaddexp.reduce(self.small.logs))
+
+    @property
+    def shift(self) -> float:
+        """k, and what rounding may add."""
+        log_q = float(np.logaddexp.reduce(self.small.logs - self.small.losses))
+        return max(log_q - self.log_p, 0.0) + 1e-15
+
+    def log_infinite(self, count: int) -> float:
+        """log of the chance that some loss is infinite, from below."""
+        chance = -math.expm1(count * math.log1p(-min(self.infinite, 1 - 2.0**-53)))
+        return math.log(chance) - 1e-9 if chance > 0 else -math.inf
+
+    def log_rest(self, count: int, frame: Frame) -> float:
+        """log of what sums beyond the lattice may add: those with one such loss, and others by Chernoff's bound."""
+        one, known = self.log_beyond + math.log(count), self.large > -np.inf
+        if not known.any():
+            return one
+        orders = frame.tilt * np.geomspace(0.02, 50, 60)
+        places = frame.spacing * np.flatnonzero(known)
+        grown = np.logaddexp.reduce(self.large[known] + np.multiply.outer(orders, places), axis=1)
+        several = count * np.logaddexp(self.log_p, grown) - orders * frame.spacing * frame.points
+        return float(np.logaddexp(one, several.min() + 1e-6))
+
+    @staticmethod
+    def of(pair: Pair, frame: Frame, *, above: bool) -> _Split:
+        h, first = frame.spacing, _first(pair, frame)
+        least = first * h
+        low, high = (scale := _scale(pair)), max(-max(-_LOWEST, 1.01 * loss_range(pair)[0]), 2 * scale)
+        ratio = min(
+            max(math.sqrt(2 * frame.slack / frame.end), _RATIOS[0]), _RATIOS[1]
+        )  # variance is off by its square
+        ends = (math.log(max(end / low, 2.0)) / ratio for end in (least, high))
+        small, negative = (
+            np.geomspace(min(low, 0.5 * end), end, max(int(count), 8))
+            for end, count in zip((least, high), ends, strict=True)
+        )
+        inner = np.concatenate([-negative[::-1], [0.0], small[:-1]])
+        lattice: Array = np.asarray(h * np.arange(first, frame.points), dtype=np.float64)
+        if above:
+            law = one_law(pair, np.append(inner, lattice), above=True)
+            tiny = law.losses < least * (1 - 1e-9)
+            index = np.ceil(law.losses[~tiny] / h - 1e-6)
+            moved = law.losses[~tiny] - h * index
+        else:
+            law = balanced(pair, inner, lattice)
+            tiny = law.losses < least
+            index = np.floor(law.losses[~tiny] / h + 1e-6)
+            moved = h * index - law.losses[~tiny]
+        masses, inside = law.logs[~tiny], index < frame.points
+        large = np.full(frame.points, -np.inf)
+        np.logaddexp.at(large, index[inside].astype(np.int64), masses[inside])
+        beyond = float(np.logaddexp.reduce(np.append(masses[~inside], _log_infinite(law))))
+        # small losses have their digits where they are rounded to one side, one by one
+        made = directed(pair, np.append(inner, least), open=True)
+        few = law if made is None else made[int(above)]
+        order = np.argsort(few.losses, kind="stable")
+        order = order[few.losses[order] < (least * (1 - 1e-9) if above else least)]
+        kept = replace(few, losses=few.losses[order], logs=few.logs[order], infinite=0.0, log_hidden=-math.inf)
+        off = max(float(moved.max(initial=0.0)), 0.0)
+        rest = Points(law.losses[~tiny], masses - np.logaddexp.reduce(masses)) if masses.size else _NOTHING
+        return _Split(kept, large, beyond, off, rest, law.infinite, (frame.points - 1) // first)
+
+
+def _first(pair: Pair, frame: Frame) -> int:
+    """From which lattice point on losses are large: as soon as they are so rare that k is nothing."""
+    last = max(round(_HUMP / (frame.steepest * frame.spacing)), 1)
+    places = np.arange(min(_FIRST, last), min(last, frame.points - 2) + 1)
+    masses = pair.masses(np.asarray(frame.spacing * places, dtype=np.float64))[0]
+    rare = np.cumsum(masses[::-1])[::-1][1:] * (frame.points / places) < _RARE * frame.slack
+    return int(places[int(np.argmax(rare))]) if rare.any() else int(places[-1])
+
+
+def _scale(pair: Pair) -> float:
+    """Half the size of losses that make up all but a millionth of their mean square."""
+    p = pair.masses(_AROUND)[0][1:-1]
+    middle = 0.5 * (_AROUND[1:] + _AROUND[:-1])
+    sizes, weights = np.abs(middle), np.where(np.abs(middle) < _LOWEST, p * middle**2, 0.0)
+    order = np.argsort(sizes)
+    grown = np.cumsum(weights[order])
+    return 0.5 * float(sizes[order][int(np.argmax(grown > 1e-6 * grown[-1]))])
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """Log delta of one law at lattice points from one below 0 on; what to add to an epsilon and to log delta.
+
+    And what to add to delta (a logarithm): of infinite losses, or of all that lies beyond the lattice.
+    """
+
+    places: Array
+    values: Array
+    small: Array
+    """Of small losses alone."""
+    shift: float
+    margin: float
+    log_rest: float
+
+
+@dataclass(frozen=True)
+class _Term:
+    """Some numbers of large losses: logs of the masses of their sums, and the small losses beside them."""
+
+    compound: Array
+    laws: tuple[tuple[Scattered, int], ...]
+
+    def beside(self, other: _Term) -> _Term:
+        size = self.compound.size
+        return _Term(logs.convolved(self.compound, other.compound, size), self.laws + other.laws)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """One of the two laws of all steps: terms, what is added to delta, and how far all may be off."""
+
+    terms: tuple[_Term, ...]
+    above: bool
+    log_rest: float
+    shift: float
+    margin: float
+
+    @staticmethod
+    def of(steps: Steps, frame: Frame, *, above: bool, about: _Ends | None = None) -> _Parts:
+        """`about`: from above, so that as few large losses are counted as tell something."""
+        whole: list[tuple[Scattered, int]] = []
+        none = np.full(frame.points, -np.inf)
+        none[0] = 0.0
+        terms, shift, log_rest, rounded = [_Term(none, ())], 1e-12 * frame.end, -math.inf, 64.0
+        for pair, count in steps:
+            if isinstance(pair, GaussianPair):
+                whole.append((GaussianLaw(count * pair.mu**2), 1))
+                own, moved = [_Term(none, (whole[-1],))], 0.0
+            else:
+                part = _Split.of(pair, frame, above=above)
+                whole += [(part.small, count), (part.rest, min(part.most, count))]
+                if count <= _EXACT:
+                    own, moved = _one_by_one(part, count, none)
+                elif above:
+                    own, moved = _all(part, count)
+                else:
+                    assert about is not None
+                    beside = (
+                        about.small if len(steps) == 1 else np.append(about.small[: frame.points - 1], about.values)
+                    )
+                    own, moved = _some(part, count, none, beside, np.maximum(about.values, frame.deepest))
+                log_rest = float(
+                    np.logaddexp(log_rest, part.log_rest(count, frame) if above else part.log_infinite(count))
+                )
+                rounded += 16 * math.lgamma(count + 1.0)
+            shift += moved
+            terms = [one.beside(other) for one in terms for other in own]
+            depth = max(float(np.abs(one.compound[one.compound > -np.inf]).max(initial=0.0)) for one in own)
+            rounded += frame.points * (64 + 4 * depth) * len(own)
+        doubts = Side(tuple(whole), above)
+        shift, margin = shift + doubts.doubt(frame.deepest), doubts.margin + _UNIT * rounded
+        return _Parts(tuple(terms), above, log_rest, shift, margin)
+
+    @property
+    def compound(self) -> Array:
+        """All sums of large losses."""
+        return np.asarray(np.logaddexp.reduce([term.compound for term in self.terms]))
+
+    @property
+    def side(self) -> tilted.Side:
+        """The small losses beside the fewest large ones."""
+        return tilted.Side(self.terms[0].laws, self.above)
+
+    def ends(self, saddles: _Saddles, frame: Frame, compound: Array) -> _Ends:
+        """What small and large losses reveal together, at lattice points; `compound`: that of what reveals more."""
+        found, small, lines = [], [], max(_LINES // len(self.terms), _FEWEST)
+        for term in self.terms:
+            side = tilted.Side(term.laws, self.above)
+            values = _with_left(side, _small_curve(side, saddles, compound, frame, lines), saddles, frame)
+            found.append(_gathered(values, term.compound))
+            small.append(values)
+        margin = self.margin + _UNIT * saddles.grid.size * (64 + 4 * abs(frame.deepest)) + _UNIT * 8 * len(found)
+        total = np.logaddexp.reduce(found)
+        return _Ends(saddles.grid, total, np.max(small, axis=0), self.shift, margin, self.log_rest)
+
+
+def _ways(count: int, some: int) -> float:
+    return math.lgamma(count + 1.0) - math.lgamma(some + 1.0) - math.lgamma(count - some + 1.0)
+
+
+def _one_by_one(part: _Split, count: int, none: Array) -> tuple[list[_Term], float]:
+    """A term for each number of large losses, and how far sums may be off."""
+    found, power = [], none
+    for k in range(count + 1):
+        laws = ((part.small, count - k),) if k < count else ()
+        found.append(_Term(power + _ways(count, k), laws))
+        power = logs.convolved(power, part.large, none.size)
+    return found, count * part.moved
+
+
+def _all(part: _Split, count: int) -> tuple[list[_Term], float]:
+    """All numbers of large losses at once, from above."""
+    most = min(part.most, count)
+    own = logs.compounded(part.large - part.log_p, count, part.large.size)
+    return [_Term(own, ((part.small, count),))], most * (part.shift + part.moved)
+
+
+def _some(part: _Split, count: int, none: Array, beside: Array, about: Array) -> tuple[list[_Term], float]:
+    """As many as tell something, from below: a few numbers at once, that are seen as the largest of them."""
+    found: list[_Term] = []
+    power, last, together = none, 0, max(1, count // _TOGETHER)
+    sums, first = none, 0
+    for k in range(1, min(count, _MOST) + 2):
+        power = logs.convolved(power, part.large, none.size)
+        more = power + _ways(count, k) if k <= min(count, _MOST) else np.full(none.size, -np.inf)
+        tells = bool((_gathered(beside, more) > about + _SLIGHT).any())
+        if not tells or k - first > together:
+            laws = ((part.small, count - last),) if last < count else ()
+            found.append(_Term(sums + (last - first) * min(part.log_p, 0.0), laws))
+            sums, first = np.full(none.size, -np.inf), k
+        if not tells:
+            break
+        sums, last = np.logaddexp(sums, more), k
+    return found, min(together, last) * part.shift + last * part.moved
+
+
+def _with_left(side: tilted.Side, values: Array, saddles: _Saddles, frame: Frame) -> Array:
+    """With as many points further left as C has: there D is at least P less e^epsilon Q, and at most on a chord."""
+    places = saddles.grid[0] - frame.spacing * np.arange(frame.points - 1, 0, -1)
+    if side.above:
+        left = np.log1p(np.exp(places - saddles.grid[0]) * np.expm1(values[0])) + 1e-12
+    else:
+        left = np.maximum(_least(side, places), values[0])
+    return np.concatenate([left, values])
+
+
+def _gathered(values: Array, compound: Array) -> Array:
+    """log of the sum over m of C(m) D(n - m), from log D at lattice points, of which the first are as many as C's."""
+    return logs.convolved(values, compound, values.size)[compound.size - 1 :]
+
+
+@dataclass(frozen=True)
+class _Saddles:
+    """Lattice points, the first of them so many below 0; and where the small losses' saddle points are."""
+
+    grid: Array
+    below: int
+    orders: Array
+    slopes: Array
+    heights: Array
+    least: float
+
+    @staticmethod
+    def of(side: tilted.Side, frame: Frame) -> _Saddles | None:
+        if not side.laws:
+            return None
+        orders = np.geomspace(1e-3, 1e3, 160) * max(frame.steepest, 1.0)
+        value, mean, variance = side.cumulants(orders)
+        slopes = mean - 1 / orders - 1 / (orders + 1)
+        kept = np.isfinite(slopes) & (np.maximum.accumulate(slopes) == slopes)
+        orders, slopes, value, variance = orders[kept], slopes[kept], value[kept], variance[kept]
+        if slopes.size < 2:
+            return None
+        deviation = math.sqrt(max(float(np.interp(0.0, slopes, variance)), 0.0))
+        below = math.ceil(min(_DEVIATIONS * deviation + 2 * frame.spacing, 4 * frame.end) / frame.spacing)
+        grid: Array = np.asarray(frame.spacing * np.arange(-below, frame.points), dtype=np.float64)
+        heights = np.minimum(value - orders * slopes + log_peak(orders), 0.0)
+        return _Saddles(grid, below, orders, slopes, heights, _FLATTEST / max(deviation, 1e-300))
+
+    def height(self, at: Array) -> Array:
+        """About log D there, by Chernoff's bound."""
+        return np.interp(at, self.slopes, self.heights, right=-np.inf)
+
+    def order(self, at: Array) -> Array:
+        """Of the saddle point; where D is next to 1, of one nearby, as lines of small orders take many nodes."""
+        return np.asarray(np.maximum(np.exp(np.interp(at, self.slopes, np.log(self.orders))), self.least))
+
+
+def _small_curve(side: tilted.Side, saddles: _Saddles, compound: Array, frame: Frame, lines: int) -> Array:
+    """A bound on log D at lattice points, from no more lines than so many."""
+    grid, below = saddles.grid, saddles.below
+    found = np.zeros(grid.size) if side.above else _least(side, grid)
+    if not side.laws:
+        return np.log(-np.expm1(np.minimum(grid, 0.0))) + (1e-12 if side.above else -1e-12)
+    wanted = np.maximum(0.1 * saddles.order(grid) * frame.slack, 1e-4)
+    # where sums of large losses are far more likely, or nothing is asked, what small ones do need not be known
+    beyond = np.logaddexp.accumulate(compound[::-1])[::-1]
+    least = np.full(grid.size, frame.deepest - _SPARED)
+    least[below + 1 :] = np.maximum(least[below + 1 :], beyond[1:] + float(saddles.height(np.zeros(1))[0]) - _SPARED)
+    counts = saddles.height(grid) > least
+    at = int(np.flatnonzero(counts)[-1]) if counts.any() else 0
+    (shift, margin), known, failed, last = side.doubt, np.full(grid.size, np.inf), 0, grid.size
+    for _ in range(lines):
+        change = min(float(wanted[at]), 0.3)
+        line = _line(side, saddles, float(grid[at]), change) or _line(side, saddles, float(grid[at]), _BLUNTER * change)
+        failed += line is None
+        if failed == _FAILED:
+            break
+        if line is not None:
+            near = slice(max(at - _SERVED, 0), last)
+            last = at + 1
+            low, high = line(grid[near] - shift if side.above else grid[near] + shift)
+            found[near] = np.fmin(found[near], high + margin) if side.above else np.fmax(found[near], low - margin)
+            known[near] = np.fmin(known[near], np.where(np.isnan(high - low), np.inf, high - low))
+        wide = (known > wanted) & (np.arange(grid.size) < at)
+        if not wide.any():
+            break
+        at = int(np.flatnonzero(wide)[-1])
+    return np.minimum.accumulate(found) if side.above else np.maximum.accumulate(found[::-1])[::-1]
+
+
+def _line(side: tilted.Side, saddles: _Saddles, at: float, change: float) -> Curve | None:
+    """The average of D on its side, near an epsilon."""
+    c = float(saddles.order(np.array([at]))[0])
+    kernel = Kernel(width_for(c, change, side.above), side.above)
+    _, _, variance = (float(part[0]) for part in side.cumulants(np.array([c])))
+    spread = math.sqrt(max(variance, 1e-300))
+    scale = 1 / (c * (c + 1) * math.sqrt(2 * math.pi * (max(variance, 0.0) + c**-2 + (c + 1) ** -2)))
+    line = averaged_line(side, c, spread, kernel, Wanted(at, scale * change * math.exp(-_DIGITS), _NODES))
+    return None if line is None else line.log_delta
+
+
+def _least(side: tilted.Side, places: Array) -> Array:
+    """A lower bound on log D: P less e^epsilon Q."""
+    log_p = log_q = 0.0
+    for law, count in side.laws:
+        if isinstance(law, Points):
+            log_p += count * float(np.logaddexp.reduce(law.logs))
+            log_q += count * float(np.logaddexp.reduce(law.logs - law.losses))
+    rest = -np.expm1(np.minimum(places + log_q - log_p, 0.0))
+    return np.asarray(log_p + np.log(np.maximum(rest - 1e-9, 0.0)) - 1e-9)
