@@ -17,6 +17,8 @@ def convolved(one: Array, other: Array, size: int) -> Array:
     """Logs of the masses of sums: the first so many of index i + j; an index begins at 0 for both."""
     short, long = (one, other) if one.size <= other.size else (other, one)
     size = min(size, one.size + other.size - 1)
+    if not (one > -np.inf).any() or not (other > -np.inf).any():
+        return np.full(size, -np.inf)
     if (found := _plainly(one, other)) is not None:
         return found[:size]
     short, long = np.maximum(short, _NOTHING), np.maximum(long, _NOTHING)

@@ -1,0 +1,143 @@
+"""Whole curves of a few large losses among many small ones: against integrals in many digits, and other engines."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from two_samples import one_sample, two_samples_beside
+
+from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, RandomisedResponse
+from hush.accounting.kinds import directions
+from hush.accounting.lattices import rare
+from hush.accounting.lattices.listed import apart, listed
+from hush.accounting.releases import Projected
+
+LOG_TOLERANCE = 1e-9  # of the references
+
+
+def curve_of(run: Mechanism, deepest: float, slack: float, way: int = 0) -> rare.Known:
+    found = rare.curve(directions(run)[way], deepest, slack, 1e4)
+    assert found is not None
+    return found
+
+
+def assert_encloses(found: rare.Known, epsilons: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    lower, upper = found(epsilons)
+    assert np.all(lower <= exact + LOG_TOLERANCE)
+    assert np.all(upper >= exact - LOG_TOLERANCE)
+    return np.asarray(upper - lower)
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(1e-3, 2.0), (0.02, 5.0), (0.3, 1.1)])
+def test_one_sample_beside_a_coin(rate: float, noise: float) -> None:
+    """delta is the mean of one sample's over the two outcomes of the coin, from e^-0.1 to e^-250."""
+    truth = 0.8
+    run = Gaussian(noise, REPLACE_ONE).poisson(rate) + RandomisedResponse(truth, REPLACE_ONE)
+    found, epsilons = curve_of(run, -300.0, 1e-4), np.array([0.0, 0.3, 0.79, 0.81, 0.9, 1.5, 3.0])
+    with mpmath.workdps(60):
+        chance = 1 / (1 + mpmath.exp(-mpmath.mpf(truth)))
+
+        def one(epsilon: mpmath.mpf) -> mpmath.mpf:
+            return one_sample(epsilon, rate, noise)
+
+        exact = np.array(
+            [
+                float(mpmath.log(chance * one(e - truth) + (1 - chance) * one(e + truth)))
+                for e in map(mpmath.mpf, epsilons.tolist())
+            ]
+        )
+    kept = exact > -250
+    gaps = assert_encloses(found, epsilons[kept], exact[kept])
+    assert np.all(gaps < 0.1 * np.maximum(1.0, -exact[kept]))
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.01, 3.0), (0.1, 8.0)])
+def test_two_samples_beside_a_coin(rate: float, noise: float) -> None:
+    truth = 0.6
+    run = Gaussian(noise, REPLACE_ONE).poisson(rate) * 2 + RandomisedResponse(truth, REPLACE_ONE)
+    found, epsilons = curve_of(run, -200.0, 1e-5), np.array([0.0, 0.2, 0.59, 0.61, 0.7, 0.9])
+    with mpmath.workdps(40):
+        exact = np.array([float(mpmath.log(two_samples_beside(e, rate, noise, truth))) for e in epsilons.tolist()])
+    gaps = assert_encloses(found, epsilons, exact)
+    assert np.all(gaps < 0.05 * np.maximum(1.0, -exact))
+
+
+RUNS = [
+    Gaussian(4.56, REPLACE_ONE).poisson(1.8e-4) * 22_000 + RandomisedResponse(1.2, REPLACE_ONE) * 5,
+    Gaussian(2.2, REPLACE_ONE).uniform(2, of=24_652) * 1300 + Laplace(1.4, REPLACE_ONE) * 4,
+    Gaussian(12.0).poisson(0.0064) * 597 + Laplace(3.2) * 10,
+    Gaussian(6.6).poisson(4.8e-4) * 709 + Laplace(0.6) * 3,
+    Gaussian(0.8).poisson(1e-3) * 3 + RandomisedResponse(0.5, ADD_REMOVE) * 2,
+    Gaussian(3.0).poisson(1e-3) * 50 + Gaussian(20.0) * 3 + Laplace(9.0).poisson(0.1) * 5,
+    Gaussian(1.5).poisson(2e-3) * 40 + Guarantees.of(0.4, 1e-9) * 3,
+    Projected(6.0, 60).poisson(2e-3) * 30 + RandomisedResponse(0.3, ADD_REMOVE) * 4,
+    Gaussian(2.0).poisson(5e-4) * 90 + Gaussian(9.0).poisson(0.02) * 60 + RandomisedResponse(1.0, ADD_REMOVE) * 3,
+]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=str)
+def test_the_larger_of_both_directions_agrees_with_contour_integrals(run: Mechanism) -> None:
+    """Which are certified on their own: no two intervals may be disjoint, and where delta is rare both are narrow."""
+    curves = [curve_of(run, -60.0, 1e-3, way) for way in range(len(directions(run)))]
+    top = sum(count * part.largest_loss for part, count in run.parts() if math.isfinite(part.largest_loss))
+    epsilons = np.unique(np.concatenate([top * np.linspace(0, 1, 7), top + np.geomspace(1e-4, 1.0, 12)]))
+    ends = np.array([found(epsilons) for found in curves])
+    lower, upper = ends[:, 0].max(axis=0), ends[:, 1].max(axis=0)
+    near = 0
+    for epsilon, low, high in zip(epsilons.tolist(), lower.tolist(), upper.tolist(), strict=True):
+        known = run.delta(epsilon)
+        assert math.exp(low) <= known.upper * (1 + 1e-9)
+        assert math.exp(high) >= known.lower * (1 - 1e-9)
+        near += known.lower > 1e-25 and high - low < 0.5
+    assert near > 5
+
+
+def test_a_curve_falls_and_its_bounds_keep_their_order() -> None:
+    for way in (0, 1):
+        found = curve_of(RUNS[3], -2000.0, 1e-3, way)
+        epsilons = np.linspace(0.0, 60.0, 3000)
+        lower, upper = found(epsilons)
+        assert not np.isnan(lower).any()
+        assert not np.isnan(upper).any()
+        assert np.all(lower <= upper)
+        assert np.all(np.diff(upper) <= 1e-9 * np.abs(upper[1:]) + 1e-12)
+
+
+def test_coarse_and_fine_bounds_meet() -> None:
+    epsilons = np.linspace(0.0, 3.6, 40)
+    coarse, fine = (curve_of(RUNS[2], -80.0, slack)(epsilons) for slack in (0.02, 0.001))
+    assert np.all(coarse[0] <= fine[1] + 1e-12)
+    assert np.all(fine[0] <= coarse[1] + 1e-12)
+
+
+def test_bounded_losses_alone_are_left_to_others() -> None:
+    assert rare.curve(directions(Laplace(3.0) * 4 + RandomisedResponse(0.2, ADD_REMOVE))[0], -20.0, 1e-3, 1e4) is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("noise", [0.5, 3.0])
+def test_listed_laplace_noise_encloses_its_delta(count: int, noise: float) -> None:
+    """With all its mass, and at the largest loss as much as there is."""
+    steps = directions(Laplace(noise) * count)[0]
+    few, even, rest = apart(steps, 1e-4)
+    assert not few
+    assert not rest
+    below, above = (listed(few, even, 1e-4, 1e9, above=side) for side in (False, True))
+    assert below is not None
+    assert above is not None
+    assert np.logaddexp.reduce(below.logs) <= 1e-9
+    assert np.logaddexp.reduce(above.logs) >= -1e-9
+    for epsilon in np.linspace(0.0, 0.999 * count / noise, 9).tolist():
+        known = (Laplace(noise) * count).delta(epsilon)
+        deltas = [
+            float(np.exp(one.logs) @ np.maximum(-np.expm1(epsilon + sign * one.shift - one.losses), 0.0))
+            for one, sign in ((below, 1.0), (above, -1.0))
+        ]
+        assert deltas[0] <= known.upper * (1 + 1e-9)
+        assert deltas[1] >= known.lower * (1 - 1e-9)
+        assert deltas[1] - deltas[0] <= 0.02 * deltas[1] + 1e-6
+    assert math.isclose(below.losses[-1], count / noise, rel_tol=1e-8)
+    assert math.isclose(above.losses[-1], count / noise, rel_tol=1e-8)
