@@ -3,6 +3,7 @@
 grouped     which group is answered how
 rounds      epsilon and delta: looks around the links of a chain, until both bounds meet
 drawn       the same from whole curves, where losses with a largest value meet rare large ones
+seen        what a group loses at least, at a glance
 chains      what looks at a single record's curve prove of its group
 links       a model that says where the links are; rough makes one, by saddles or bins
 asked       a curve that is asked often, from lines that are kept; makers sets them up, samples those of Gaussian steps

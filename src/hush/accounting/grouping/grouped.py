@@ -12,7 +12,6 @@ from functools import lru_cache
 import numpy as np
 
 from hush.accounting.contours.crossing import EPSILON_LIMIT, is_narrow, within
-from hush.accounting.gaussian.closed import gaussian_curve
 from hush.accounting.gaussian.contour import ADD, REMOVE
 from hush.accounting.grouping import chains, drawn, rounds, saddles
 from hush.accounting.grouping.asked import Asked
@@ -21,12 +20,13 @@ from hush.accounting.grouping.makers import Binned, Maker, Whole
 from hush.accounting.grouping.powers import Power, of_steps
 from hush.accounting.grouping.rough import rough
 from hush.accounting.grouping.samples import Replaced, Sampled
+from hush.accounting.grouping.seen import BESIDE, log_chained, log_reached, log_seen
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
 from hush.accounting.lattices.listed import apart
 from hush.accounting.mixed import scattered
 from hush.accounting.pairs import bounded, single
-from hush.accounting.pairs.hopeless import least_delta, log_delta_above, surely_beyond
+from hush.accounting.pairs.hopeless import least_delta, surely_beyond
 from hush.accounting.pairs.losses import GaussianPair, Pair, Poisson, Uniform
 from hush.accounting.pairs.points import loss_range
 from hush.accounting.pairs.projection import deepened
@@ -38,13 +38,14 @@ _ROUGHLY = 0.1  # of epsilon: as well as that is known
 _OUT = 2.0  # times the largest epsilon that is told: further than any first link
 _RARELY = 1.2  # times, a record is expected to be drawn
 _GLANCED, _BLUNT = 1e-3, 0.02  # of log delta: what a few lines are asked for, and known no better are blunt
-_BESIDE = 20.0  # beyond an epsilon: e^-20 of delta are left out
 
 
 def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
     """Certified bounds on epsilon, from the single record's curve where it matters."""
     if any(surely_beyond(steps, log_delta) for steps in directions(group.inner)):
         return EPSILON_LIMIT, math.inf  # a single record is beyond already
+    if log_chained(group, EPSILON_LIMIT) > log_delta:
+        return EPSILON_LIMIT, math.inf
     asked, found = _asked(group, log_delta=log_delta), (0.0, math.inf)
     if log_by_equal_links(*asked[:3], EPSILON_LIMIT, log_delta) > log_delta:
         return EPSILON_LIMIT, math.inf
@@ -125,39 +126,16 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
     return within((low, high), rounds.log_delta(*other, epsilon, tolerance, largest(group)))
 
 
-def log_seen(group: Group, epsilon: float) -> float:
-    """A lower bound on log delta at a glance: that of a single record, of the plain Gaussians alone, of equal links.
-
-    A single record's d = delta(e) gives g(a) >= min(d, e^e a) for every a, so k of them min(d, e^{ke} a), and with
-    a = d e^{-ke} delta(eps) >= d (1 - e^{eps - ke}).
-    """
-    squared = plain(group)
-    alone = gaussian_curve(squared)(np.array([epsilon]))[0][0] if squared > 0 else -math.inf
-    equal, ways = (epsilon + _BESIDE) / group.size, directions(group.inner)
-    links = max(log_delta_above(steps, equal) for steps in ways) + _log_reached(group.size, equal, epsilon)
-    return max(float(alone), links, *(log_delta_above(steps, epsilon) for steps in ways))
-
-
 def log_by_equal_links(oracle: chains.Oracle, model: Model, size: int, epsilon: float, needed: float) -> float:
-    """A lower bound on a group's log delta by equal links (`log_seen`), one look at where they are.
+    """A lower bound on a group's log delta by equal links (seen.py), one look at where they are.
 
     Nothing unless the model has it that this is more than is needed.
     """
-    equal = np.array([(epsilon + _BESIDE) / size])
+    equal = np.array([(epsilon + BESIDE) / size])
     about = model.at(equal)
     if not about[0] > needed:
         return -math.inf
-    return float(oracle(equal, about, _ROUGHLY)[0][0]) + _log_reached(size, float(equal[0]), epsilon)
-
-
-def _log_reached(size: int, equal: float, epsilon: float) -> float:
-    """log of what equal links keep of a single record's delta, from below: 1 - e^{eps - ke}."""
-    return math.log(-math.expm1(epsilon - size * equal)) - 1e-12
-
-
-def plain(group: Group) -> float:
-    """mu^2 of the plain Gaussians alone."""
-    return group.size**2 * math.fsum(count * part.mu**2 for part, count in group.inner.parts() if part.mu is not None)
+    return float(oracle(equal, about, _ROUGHLY)[0][0]) + log_reached(size, float(equal[0]), epsilon)
 
 
 def largest(group: Group) -> float:

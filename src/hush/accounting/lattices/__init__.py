@@ -4,6 +4,6 @@ lattice     epsilon and delta; laws discretises and composes, readings says what
 deep        near an epsilon, however small delta is: tilted laws in logarithms
 scales      whole curves of a few large losses among many small ones, on two lattices at once: sums adds up laws on
             them, bins has one step's law, placing puts outcomes on points
-rare        whole curves of rare large losses among small ones, and of sums that are listed (listed), in logarithms: logs
-            adds up on a lattice
+rare        whole curves of rare large losses among small ones and beside sums that are listed (listed), in logarithms
+            (logs)
 """
