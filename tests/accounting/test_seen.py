@@ -50,7 +50,7 @@ def test_a_groups_delta_is_at_least_what_is_seen(run: Mechanism, size: int) -> N
 
 
 @pytest.mark.parametrize("size", [2, 9, 60])
-@pytest.mark.parametrize("epsilon", [1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("epsilon", [0.0, 11.0, 30.0, 1000.0])
 def test_chains_of_plain_noise_lie_below_the_closed_form(size: int, epsilon: float) -> None:
     mu = 2.0
     exact = float(gaussian_curve((size * mu) ** 2)(np.array([epsilon]))[1][0])

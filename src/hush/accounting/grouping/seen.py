@@ -30,6 +30,7 @@ _EVERY = 14  # of them, at which mean and variance are asked
 _EDGES = np.concatenate([-np.geomspace(1e-6, 30.0, 30)[::-1], [0.0], np.geomspace(1e-6, 3e4, 400)])
 _MOST, _NUMBERS = 1e4, 24  # large losses, and how many numbers of them are tried
 _TIMES = 4
+_WORTH = 10.0  # an epsilon: at smaller ones looks cost little
 _SPARE = 3.0  # logs: all but e^-3 of the chance of large losses is told
 _LEVELS = np.concatenate([np.linspace(0.0, 60.0, 61), np.geomspace(70.0, 1000.0, 40)])
 
@@ -67,6 +68,8 @@ def log_chained(group: Group, epsilon: float) -> float:
     these lines, with e_0 = 0, and of one of slope e^{e_n} from the least delta.  From any level a the power
     p = g(g(..g(a))) gives delta >= p - e^eps a.
     """
+    if epsilon < _WORTH:
+        return -math.inf
     ways = directions(group.inner)
     places = np.geomspace(_NEAREST * epsilon, _FURTHEST * epsilon, _PLACES)
     logs = np.max([_log_deltas(steps, places) for steps in ways], axis=0)

@@ -38,7 +38,7 @@ from hush.accounting.lattices import logs
 from hush.accounting.lattices.bins import balanced, one_law
 from hush.accounting.lattices.listed import Listed, Mean, apart, listed
 from hush.accounting.mixed import tilted
-from hush.accounting.pairs.losses import Array, GaussianPair, Pair
+from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, Pair
 from hush.accounting.pairs.points import GaussianLaw, Points, Scattered, loss_range
 from hush.accounting.tails.binning import directed
 from hush.accounting.tails.sides import Side
@@ -219,6 +219,8 @@ class _Split:
 
     @staticmethod
     def of(pair: Pair, frame: Frame, *, above: bool) -> _Split:
+        if isinstance(pair, Enclosed):
+            pair = pair.upper if above else pair.lower
         h, first = frame.spacing, _first(pair, frame)
         least = first * h
         low, high = (scale := _scale(pair)), max(-max(-_LOWEST, 1.01 * loss_range(pair)[0]), 2 * scale)
@@ -273,7 +275,7 @@ def _scale(pair: Pair) -> float:
     sizes, weights = np.abs(middle), np.where(np.abs(middle) < _LOWEST, p * middle**2, 0.0)
     order = np.argsort(sizes)
     grown = np.cumsum(weights[order])
-    return 0.5 * float(sizes[order][int(np.argmax(grown > 1e-6 * grown[-1]))])
+    return max(0.5 * float(sizes[order][int(np.argmax(grown > 1e-6 * grown[-1]))]), float(_SURVEY[0]))
 
 
 @dataclass(frozen=True)
