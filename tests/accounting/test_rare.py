@@ -7,12 +7,14 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from scipy.special import gammaln, log_ndtr
 from two_samples import one_sample, two_samples_beside
 
 from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, RandomisedResponse
 from hush.accounting.kinds import directions
 from hush.accounting.lattices import rare
 from hush.accounting.lattices.listed import apart, listed
+from hush.accounting.pairs.points import Points, exact
 from hush.accounting.releases import Projected
 
 LOG_TOLERANCE = 1e-9  # of the references
@@ -43,15 +45,15 @@ def test_one_sample_beside_a_coin(rate: float, noise: float) -> None:
         def one(epsilon: mpmath.mpf) -> mpmath.mpf:
             return one_sample(epsilon, rate, noise)
 
-        exact = np.array(
+        expected = np.array(
             [
                 float(mpmath.log(chance * one(e - truth) + (1 - chance) * one(e + truth)))
                 for e in map(mpmath.mpf, epsilons.tolist())
             ]
         )
-    kept = exact > -250
-    gaps = assert_encloses(found, epsilons[kept], exact[kept])
-    assert np.all(gaps < 0.1 * np.maximum(1.0, -exact[kept]))
+    kept = expected > -250
+    gaps = assert_encloses(found, epsilons[kept], expected[kept])
+    assert np.all(gaps < 0.1 * np.maximum(1.0, -expected[kept]))
 
 
 @pytest.mark.parametrize(("rate", "noise"), [(0.01, 3.0), (0.1, 8.0)])
@@ -141,3 +143,72 @@ def test_listed_laplace_noise_encloses_its_delta(count: int, noise: float) -> No
         assert deltas[1] - deltas[0] <= 0.02 * deltas[1] + 1e-6
     assert math.isclose(below.losses[-1], count / noise, rel_tol=1e-8)
     assert math.isclose(above.losses[-1], count / noise, rel_tol=1e-8)
+
+
+def test_promises_of_several_kinds_that_fail_are_no_sum() -> None:
+    """12 of each of three kinds, too many to be listed: they fail with a chance of 0.5174, not of 0.635."""
+    promises: Mechanism = Gaussian(3.0).poisson(1e-3) * 50
+    for epsilon, delta in ((0.3, 0.02), (0.2, 0.03), (0.1, 0.01)):
+        promises = promises + Guarantees.of(epsilon, delta) * 12
+    found = rare.curve(directions(promises)[0], -30.0, 1e-3, 2e4)
+    assert found is not None
+    exact = -math.expm1(12 * sum(math.log1p(-delta) for delta in (0.02, 0.03, 0.01)))
+    lower, upper = found(np.array([11.0, 20.0]))
+    assert np.all(np.exp(lower) <= exact * (1 + 1e-9))
+    assert np.all(np.exp(upper) >= exact * (1 - 1e-9))
+
+
+def log_delta_of_hits(run: Mechanism, noise: float, epsilon: float, most: int) -> float:
+    """log delta of samples that are hit up to so many times, counted one by one, beside a Gaussian release."""
+    losses, chances = np.zeros(1), np.zeros(1)
+    for pair, count in directions(run)[0]:
+        law = exact(pair)
+        if not isinstance(law, Points):
+            continue
+        (miss, hit), order = law.losses[np.argsort(law.losses)], np.argsort(law.losses)
+        hits = np.arange(most + 1)
+        ways = gammaln(count + 1) - gammaln(hits + 1) - gammaln(count - hits + 1)
+        logs = ways + hits * law.logs[order[1]] + (count - hits) * law.logs[order[0]]
+        losses = np.add.outer(losses, hits * hit + (count - hits) * miss).ravel()
+        chances = np.add.outer(chances, logs).ravel()
+        kept = chances > -120
+        losses, chances = losses[kept], chances[kept]
+    mu, left = 1 / noise, epsilon - losses
+    p, q = log_ndtr(mu / 2 - left / mu), left + log_ndtr(-mu / 2 - left / mu)
+    told = p > q
+    return float(np.logaddexp.reduce((chances + p)[told] + np.log(-np.expm1((q - p)[told]))))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rate", "count", "truth", "deepest", "slack", "furthest", "epsilon"),
+    [
+        (8, 1e-6, 10**5, 20.0, -10.0, 1e-4, 2e4, 47.903),
+        (4, 1e-6, 10**5, 20.0, -15.0, 1e-2, 2e4, 51.469),
+        (6, 1e-8, 10**7, 24.0, -60.0, 1e-2, 27.0, 27.457),
+        (6, 1e-8, 10**7, 24.0, -60.0, 1e-2, 15.3, 15.17),
+    ],
+)
+def test_large_losses_of_several_kinds_add_up_beyond_the_lattice(
+    kinds: int, rate: float, count: int, truth: float, deepest: float, slack: float, furthest: float, epsilon: float
+) -> None:
+    run: Mechanism = Gaussian(5.0)
+    for k in range(kinds):
+        run = run + RandomisedResponse(truth + 0.01 * k, ADD_REMOVE).poisson(rate) * count
+    found = rare.curve(directions(run)[0], deepest, slack, furthest)
+    assert found is not None
+    lower, upper = found(np.array([epsilon]))
+    expected = log_delta_of_hits(run, 5.0, epsilon, 6)
+    assert lower[0] <= expected + 1e-6
+    assert upper[0] >= expected - 1e-6
+
+
+def test_steps_without_large_losses_have_a_curve() -> None:
+    """Their sums leave no mass on the lattice, which is no number's logarithm."""
+    run = Gaussian(4.0).poisson(1e-3) + Gaussian(1.0)
+    for way in (0, 1):
+        found = rare.curve(directions(run)[way], -20.0, 1e-3, 1e4)
+        assert found is not None
+        lower, upper = found(np.array([0.0, 1.0, 3.0]))
+        known = [run.delta(epsilon) for epsilon in (0.0, 1.0, 3.0)]
+        assert np.all(np.exp(lower) <= [bounds.upper * (1 + 1e-9) for bounds in known])
+        assert np.all(upper - lower < 0.1)

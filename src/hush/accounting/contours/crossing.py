@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -15,6 +16,7 @@ Curve = Callable[[Array], tuple[Array, Array]]
 
 EPSILON_LIMIT = 1e4
 NARROW = 1e-6
+_ROUNDED = 1e-9  # of an end: what two ways of computing it may differ by
 
 
 def is_narrow(low: float, high: float, share: float = NARROW) -> bool:
@@ -23,8 +25,11 @@ def is_narrow(low: float, high: float, share: float = NARROW) -> bool:
 
 
 def within(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
-    """What two certified intervals say together."""
+    """What two certified intervals say together; where they don't meet one of them is wrong, and nobody knows which."""
     low, high = max(first[0], second[0]), min(first[1], second[1])
+    if low > high + _ROUNDED * (1e-3 + abs(high)):
+        warnings.warn(f"Two certified intervals don't meet, {first} and {second}: please report it.", stacklevel=2)
+        return min(first[0], second[0]), max(first[1], second[1])
     return min(low, high), max(low, high)
 
 

@@ -69,6 +69,8 @@ _BLUNTER = 15.0  # times as much as is wanted: an average that ends sooner
 _FAILED = 3  # lines that take more: no more are tried
 _MOST = 40  # large losses that are counted one by one
 _EXACT = 6  # steps whose large losses always are
+_LIKELY = -20.0  # log of a chance that is smaller than the sum of what makes it up
+_CROSSED = 24  # terms of several such kinds
 _TOGETHER = 20  # of that many steps, one large loss more or less is as good
 _SPARED = 20.0  # logs
 _SLIGHT = -7.0  # log of a share of delta that isn't worth a large loss more
@@ -201,21 +203,11 @@ class _Split:
         log_q = float(np.logaddexp.reduce(self.small.logs - self.small.losses))
         return max(log_q - self.log_p, 0.0) + 1e-15
 
-    def log_infinite(self, count: int) -> float:
-        """log of the chance that some loss is infinite, from below."""
-        chance = -math.expm1(count * math.log1p(-min(self.infinite, 1 - 2.0**-53)))
-        return math.log(chance) - 1e-9 if chance > 0 else -math.inf
-
-    def log_rest(self, count: int, frame: Frame) -> float:
-        """log of what sums beyond the lattice may add: those with one such loss, and others by Chernoff's bound."""
-        one, known = self.log_beyond + math.log(count), self.large > -np.inf
-        if not known.any():
-            return one
-        orders = frame.tilt * np.geomspace(0.02, 50, 60)
-        places = frame.spacing * np.flatnonzero(known)
-        grown = np.logaddexp.reduce(self.large[known] + np.multiply.outer(orders, places), axis=1)
-        several = count * np.logaddexp(self.log_p, grown) - orders * frame.spacing * frame.points
-        return float(np.logaddexp(one, several.min() + 1e-6))
+    def log_mgf(self, orders: Array, frame: Frame) -> Array:
+        """log of the integral of e^{cx} over large losses x on the lattice, and of 1 over small ones."""
+        known = np.flatnonzero(self.large > -np.inf)
+        grown = np.logaddexp.reduce(self.large[known] + np.multiply.outer(orders, frame.spacing * known), axis=1)
+        return np.asarray(np.logaddexp(self.log_p, grown))
 
     @staticmethod
     def of(pair: Pair, frame: Frame, *, above: bool) -> _Split:
@@ -322,7 +314,9 @@ class _Parts:
         whole: list[tuple[Scattered, int]] = []
         none = np.full(frame.points, -np.inf)
         none[0] = 0.0
-        terms, shift, log_rest, rounded = [_Term(none, ())], 1e-12 * frame.end, -math.inf, 64.0
+        terms, shift, rounded = [_Term(none, ())], 1e-12 * frame.end, 64.0
+        orders = frame.tilt * np.geomspace(0.02, 50, 60)
+        several, one, log_inside, log_finite = -orders * frame.spacing * frame.points, -math.inf, 0.0, 0.0
         for pair, count in steps:
             if isinstance(pair, GaussianPair):
                 whole.append((GaussianLaw(count * pair.mu**2), 1))
@@ -330,7 +324,7 @@ class _Parts:
             else:
                 part = _Split.of(pair, frame, above=above)
                 whole += [(part.small, count), (part.rest, min(part.most, count))]
-                if count <= _EXACT:
+                if count <= _EXACT and len(terms) * (count + 1) <= _CROSSED:
                     own, moved = _one_by_one(part, count, none)
                 elif above:
                     own, moved = _all(part, count)
@@ -340,17 +334,24 @@ class _Parts:
                         about.small if len(steps) == 1 else np.append(about.small[: frame.points - 1], about.values)
                     )
                     own, moved = _some(part, count, none, beside, np.maximum(about.values, frame.deepest))
-                log_rest = float(
-                    np.logaddexp(log_rest, part.log_rest(count, frame) if above else part.log_infinite(count))
-                )
+                several = several + count * part.log_mgf(orders, frame)
+                one = float(np.logaddexp(one, part.log_beyond + math.log(count)))
+                log_inside += count * math.log1p(-min(math.exp(part.log_beyond), 1 - 2.0**-53))
+                log_finite += count * math.log1p(-min(part.infinite, 1 - 2.0**-53))
                 rounded += 16 * math.lgamma(count + 1.0)
             shift += moved
-            terms = [one.beside(other) for one in terms for other in own]
-            depth = max(float(np.abs(one.compound[one.compound > -np.inf]).max(initial=0.0)) for one in own)
+            terms = [term.beside(other) for term in terms for other in own]
+            depth = max(float(np.abs(term.compound[term.compound > -np.inf]).max(initial=0.0)) for term in own)
             rounded += frame.points * (64 + 4 * depth) * len(own)
         doubts = Side(tuple(whole), above)
         shift, margin = shift + doubts.doubt(frame.deepest), doubts.margin + _UNIT * rounded
-        return _Parts(tuple(terms), above, log_rest, shift, margin)
+        # from above one large loss beyond the lattice, or sums of all kinds' together, by Chernoff's bound; from below
+        # infinite ones
+        if one > _LIKELY:
+            one = math.log(-math.expm1(log_inside)) + 1e-9
+        beyond = float(np.logaddexp(one, several.min() + 1e-6))
+        infinite = math.log(-math.expm1(log_finite)) - 1e-9 if log_finite < 0 else -math.inf
+        return _Parts(tuple(terms), above, beyond if above else infinite, shift, margin)
 
     @property
     def compound(self) -> Array:
