@@ -148,10 +148,11 @@ class Mean:
         terms = np.where(inside, own + self.listed.logs[index], -np.inf)
         below, beyond, others = self._sums
         log_a = self._log_left
-        # 1 - a e^eps: what a difference of numbers that are near each other loses goes to the safe side
-        left = beyond[last] + np.log(
-            np.maximum(-np.expm1(np.minimum(log_a + at + others[last] - beyond[last], 0.0)) - sign * 2e-15, 0.0)
-        )
+        # 1 - a e^eps: what logarithms and their sums lose, where it is a difference of what is nearly the same
+        spent = log_a + at + others[last] - beyond[last]
+        sizes = abs(log_a) + np.abs(at) + np.abs(others[last]) + np.abs(beyond[last])
+        lost = 0.25 * _UNIT * (losses.size + 4 * (1 + sizes))
+        left = beyond[last] + np.log(np.maximum(-np.expm1(np.minimum(spent, 0.0)) - sign * lost, 0.0))
         left = np.where(last < losses.size, left, -np.inf)
         right = below[first] + (self.values[-1] if self.above else -np.inf)
         # infinite losses of the others: on the left they are counted already, which a bound from above may do twice
