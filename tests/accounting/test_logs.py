@@ -52,6 +52,22 @@ def test_convolutions_keep_their_digits_at_any_depth(first: int, second: int, re
     assert_same(logs.convolved(a, b, 4), exact)
 
 
+@pytest.mark.parametrize("slope", [0, 3, 40])
+@pytest.mark.parametrize("reach", [20, 900])
+def test_long_rows_keep_their_digits_as_well(reach: int, slope: int) -> None:
+    """However steeply they fall, and with a whole stretch of the masses missing."""
+    rows = []
+    for seed, size in ((1, 150), (2, 331)):
+        exact, _ = masses(seed, size, reach)
+        fallen = [value / 2 ** (slope * k) for k, value in enumerate(exact)]
+        fallen[70:140] = [Fraction(0)] * 70
+        rows.append((fallen, np.array([log_of(value) for value in fallen])))
+    (one, a), (other, b) = rows
+    exact = convolution(one, other)
+    assert_same(logs.convolved(a, b, 1000), exact)
+    assert_same(logs.convolved(b, a, 200), exact)
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 13])
 def test_powers_are_repeated_convolutions(count: int) -> None:
     one, a = masses(3, 6, 700)
