@@ -103,8 +103,8 @@ class ProjectedPair(Continuous):
 
     def changes(self, t: Array) -> NDArray[np.bool_]:
         """Between which neighbours in t nodes and weights change."""
-        decade = _decade(np.abs(t))
-        return np.asarray(decade[1:] != decade[:-1])
+        decades = decade(np.abs(t))
+        return np.asarray(decades[1:] != decades[:-1])
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         q_far, p_far, p_near = self._tails(np.abs(edges))
@@ -127,9 +127,9 @@ class ProjectedPair(Continuous):
         size = np.abs(t)
         found, off = np.zeros_like(size), np.zeros_like(size)
         places, shares = _GAUSS
-        decade = _decade(size)
-        for power in np.unique(decade[np.isfinite(size)]):
-            here = np.flatnonzero((decade == power) & np.isfinite(size))
+        decades = decade(size)
+        for power in np.unique(decades[np.isfinite(size)]):
+            here = np.flatnonzero((decades == power) & np.isfinite(size))
             z, weight = self.nodes(float(np.max(size[here])))
             few = int(np.searchsorted(z, 0.5))
             heights = 0.5 * z[:few, None]
@@ -184,8 +184,8 @@ class ProjectedPair(Continuous):
         close together no term counts that is below e^-60 of the largest, by what it has at the least of them.
         """
         log_p, log_q = np.empty_like(t), np.empty_like(t)
-        for power in np.unique(decade := _decade(t)):
-            here = np.flatnonzero(decade == power)
+        for power in np.unique(decades := decade(t)):
+            here = np.flatnonzero(decades == power)
             v, log_weights = self._log_nodes(float(t[here[-1]]), depth)
             z = np.exp(v) / self.noise_multiplier
             for part in np.array_split(here, -(-here.size // 32)):
@@ -245,9 +245,9 @@ class ProjectedPair(Continuous):
     def _tails(self, t: Array) -> tuple[Array, Array, Array]:
         """Q(u > t), P(u > t) and P(u <= t) for t >= 0; one quadrature for each decade of t, which sets the step."""
         q_far, p_far, p_near = np.zeros_like(t), np.zeros_like(t), np.zeros_like(t)
-        decade = _decade(t)
-        for power in np.unique(decade):
-            here = decade == power
+        decades = decade(t)
+        for power in np.unique(decades):
+            here = decades == power
             q_far[here], p_far[here], p_near[here] = self._mean(t[here], float(np.max(t[here])))
         return q_far, p_far, p_near
 
@@ -288,7 +288,8 @@ def _mean_of(t: Array, z: Array, weight: Array, tilt: float, sign: float, beside
     return np.asarray((terms * weight[some]).sum(axis=1) + beside)
 
 
-def _decade(t: Array) -> Array:
+def decade(t: Array) -> Array:
+    """log10 of the sizes that share their nodes: losses t up to ten, to a hundred, ..."""
     return np.asarray(np.ceil(np.log10(np.clip(t, 10.0, 1e300))))
 
 

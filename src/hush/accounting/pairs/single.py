@@ -32,10 +32,11 @@ from hush.accounting.pairs.losses import (
     Reversed,
     Uniform,
 )
-from hush.accounting.pairs.projection import ProjectedPair
+from hush.accounting.pairs.projection import ProjectedPair, decade
 
 _UNIT = 2.0**-50
 _FAINT = 1e-240  # a delta below which logarithms tell more
+_CERTAIN = 40.0  # an argument of Phi
 _MOST = 1000  # sums of atoms beside a release
 
 
@@ -189,8 +190,15 @@ def _projected(pair: ProjectedPair, epsilons: Array) -> tuple[Array, Array]:
     What the arguments are off counts by the slope of log Phi at a, less than 1 + |a| below 0 and than e^{-a^2/2} above.
     """
     lower, upper = np.full(epsilons.shape, -np.inf), np.zeros(epsilons.shape)
+    decades = decade(epsilons)
+    nodes = {power: pair.nodes(10.0**power) for power in np.unique(decades)}
     for k, epsilon in enumerate(epsilons):
-        z, weight = pair.nodes(float(epsilon))
+        z, weight = nodes[decades[k]]
+        # Phi(z/2 - eps/z) is 0 to the last bit, e^-800, on the left of the first, and 1 on the right of the last; there
+        # the other one is e^-800 of it
+        ends = np.searchsorted(z, math.hypot(_CERTAIN, math.sqrt(2 * epsilon)) + np.array([-_CERTAIN, _CERTAIN]))
+        beyond = float(weight[ends[1] :].sum())
+        z, weight = z[ends[0] : ends[1]], weight[ends[0] : ends[1]]
         ratio = epsilon / z
         first, second = log_ndtr(z / 2 - ratio), epsilon + log_ndtr(-z / 2 - ratio)
         off = _UNIT * (ratio + z)
@@ -200,7 +208,8 @@ def _projected(pair: ProjectedPair, epsilons: Array) -> tuple[Array, Array]:
         second_doubt = np.exp(second) * (_UNIT * (8 + np.abs(second) + epsilon) + off * (1 + z / 2 + ratio + off))
         share = -np.expm1(np.minimum(second - first, 0.0))
         terms = np.exp(first) * weight
-        total, unsure = float((terms * share).sum()), float(weight @ (first_doubt + second_doubt))
+        total = float((terms * share).sum()) + beyond
+        unsure = float(weight @ (first_doubt + second_doubt)) + 8 * _UNIT * beyond
         accuracy = float(pair.accuracy(np.array([epsilon]))[0]) + abs(math.log(max(total, 1e-300)))
         unsure += total * _UNIT * accuracy + pair.depth.missed
         lower[k] = math.log(total - unsure) if total > unsure else -math.inf
