@@ -26,6 +26,9 @@ RUNS = [
     Projected(2.0, 40).poisson(0.01) * 80,
     Projected(0.5, 300) * 3,
     Gaussian(4.0).uniform(20, of=1000) * 500,
+    Projected(13.2, 40) * 3843,
+    Laplace(0.5).poisson(0.2) * 4000,
+    RandomisedResponse(0.3, ADD_REMOVE) * 900,
 ]
 
 
@@ -69,3 +72,18 @@ def test_groups_far_beyond_the_limit_are_told(run: Mechanism, size: int) -> None
     assert seen.log_chained(Group(run, size), 1e4) > -1e-6
     assert run.group(size).epsilon(1e-5).lower == 1e4
     assert run.group(size).delta(1e4).lower > 1 - 1e-3
+
+
+def test_many_small_losses_beside_a_large_one_tell_of_a_group() -> None:
+    """A first link that one large loss decides, and others that thousands of small ones do."""
+    group = Group(Projected(13.2288, 940) * 3843, 27)
+    assert seen.log_chained(group, 1e4) > math.log1p(-1e-3)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0, 60.0])
+@pytest.mark.parametrize("steps", [1, 40, 5000])
+def test_tilts_tell_of_plain_noise_nearly_all_there_is(steps: int, epsilon: float) -> None:
+    mu = 3 / math.sqrt(steps)
+    (way, *_) = directions(Gaussian(1 / mu) * steps)
+    exact = float(gaussian_curve(9.0)(np.array([epsilon]))[0][0])
+    assert 1.2 * exact - 1 < seen._by_tilts(way, np.array([epsilon]))[0] <= exact
