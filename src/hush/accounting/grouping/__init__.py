@@ -2,7 +2,8 @@
 
 grouped     which group is answered how
 rounds      epsilon and delta: looks around the links of a chain, until both bounds meet
-drawn       the same from whole curves, where losses with a largest value meet rare large ones
+drawn       the same from whole curves, where losses with a largest value meet others
+record      such a curve of a single record
 seen        what a group loses at least, at a glance
 chains      what looks at a single record's curve prove of its group
 links       a model that says where the links are; rough makes one, by saddles or bins

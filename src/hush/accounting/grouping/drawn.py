@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hush.accounting.contours.crossing import EPSILON_LIMIT, is_narrow, within
+from hush.accounting.grouping import record
 from hush.accounting.grouping.chains import Chain
-from hush.accounting.grouping.links import Links, Model
+from hush.accounting.grouping.links import Envelope, Links, Model
 from hush.accounting.grouping.rounds import fitted, seen_above
 from hush.accounting.grouping.saddles import NOTHING
-from hush.accounting.lattices import rare
+from hush.accounting.lattices.listed import Known
 from hush.accounting.pairs.losses import Array, Pair
 
 Steps = Sequence[tuple[Pair, int]]
@@ -26,7 +27,7 @@ Steps = Sequence[tuple[Pair, int]]
 _SHARE = 0.1  # of the width asked for: what a single record's epsilon may be off, times the group's size
 _DEEPER, _SPARE = (1.05, 1.0), (20.0, 8.0)  # times the links' smallest delta, and logs: how deep, first and then
 _TIMES = 3
-_PLACES = 1000
+_PLACES, _MOST = 1000, 3000
 _NEAR = 600  # around the links
 _AROUND = np.geomspace(1e-6, 1.0, 120)
 _LEAST = 1e-9  # an epsilon
@@ -42,7 +43,9 @@ _WORTH = 0.5  # times as fine as is asked for
 class Drawn(Chain):
     """A chain on curves that are known as well as they will be; the model is the bound from above."""
 
-    def __init__(self, curves: Sequence[rare.Known], before: Model, size: int, log_least: float, largest: float):
+    def __init__(
+        self, curves: Sequence[Known], before: Model, size: int, log_least: float, largest: float, slack: float
+    ):
         def oracle(epsilons: Array, sizes: Array, tolerance: float | Array) -> tuple[Array, Array]:
             ends = [curve(epsilons) for curve in curves]
             return np.max([low for low, _ in ends], axis=0), np.max([high for _, high in ends], axis=0)
@@ -52,6 +55,7 @@ class Drawn(Chain):
         reach = max(float(curve.more.places[-1]) for curve in curves)
         places = [np.linspace(0.0, top + reach, _PLACES), top + reach * _AROUND, top * (1 - _AROUND)]
         self.draw(np.concatenate([*places, (top + reach) * _AROUND]))
+        self.draw(np.append(self.places, self.model.spread(float(self.places[-1]), slack, _MOST)))
 
     def draw(self, places: Array) -> None:
         places = np.unique(places)
@@ -67,7 +71,7 @@ class Drawn(Chain):
     def _model(self, logs: Array) -> Model:
         logs = np.where(np.isfinite(logs), logs, NOTHING)
         falling = np.minimum.accumulate(np.clip(logs, NOTHING, -1e-12))
-        return Model(self.epsilons, falling).leaking(self.log_least, 2 * EPSILON_LIMIT)
+        return Envelope(self.epsilons, falling).leaking(self.log_least, 2 * EPSILON_LIMIT)
 
     def draw_near(self, links: Links) -> None:
         sizes = np.abs(links.slopes)
@@ -152,8 +156,8 @@ class Task:
         deepest = _DEEPER[known] * float(model.log_delta(links.slopes).min()) - _SPARE[known]
         curves = []
         for steps in self.ways:
-            curve = rare.curve(steps, max(deepest, NOTHING), slack, 2 * EPSILON_LIMIT)
+            curve = record.curve(steps, max(deepest, NOTHING), slack, 2 * EPSILON_LIMIT)
             if curve is None:
                 return None
             curves.append(curve)
-        return Drawn(curves, model, self.size, self.log_least, self.largest)
+        return Drawn(curves, model, self.size, self.log_least, self.largest, slack)

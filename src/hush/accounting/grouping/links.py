@@ -17,11 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hush.accounting.grouping.powers import least_of
 from hush.accounting.pairs.losses import Array
 
 _CLIFF = 20.0  # as steep as that, beside what is before
 _SPARE = 20.0  # log of a power that is more than enough
 _STEEPEST = 8.0  # times as wide as a share of itself a log delta may be where it falls quickly
+_BEFORE, _INSIDE = 1.0, 0.02  # logs of levels before the first line's end; a part of a line's stretch
+_TOWARDS_ZERO = np.geomspace(1e-7, 1.0, 600)
 _LEVELS = 160  # chains that are followed at once
 
 
@@ -75,7 +78,20 @@ class Model:
             return self
         inner = self.epsilons < furthest
         places, logs = np.append(self.epsilons[inner], furthest), np.append(self.logs[inner], log_leak)
-        return Model(places, np.maximum(logs, log_leak))
+        return type(self)(places, np.maximum(logs, log_leak))
+
+    def spread(self, end: float, slack: float, most: int) -> Array:
+        """Places down to 0, no more than so many: chords between them make a link's epsilon longer by that slack.
+
+        Where delta falls like e^{-c e} a chord of length h lies (c h)^2/8 above it, and 1/(1 + c) of that counts.
+        """
+        fine = np.unique(np.concatenate([np.linspace(0.0, end, 4 * most), end * _TOWARDS_ZERO]))
+        falls = np.maximum(self.falls(fine), 1e-9)
+        apart = np.maximum(np.sqrt(8 * slack * (1 + falls)) / falls, 1e-12 * end)
+        number = np.append(0.0, np.cumsum(np.diff(fine) / np.minimum(apart[1:], apart[:-1])))
+        count = int(min(number[-1], most)) + 2
+        even = np.interp(np.linspace(0.0, number[-1], count), number, fine)
+        return np.unique(np.concatenate([[0.0], end * _TOWARDS_ZERO[::8], even]))
 
     def levels(self) -> tuple[Array, Array, Array]:
         """Slopes in descending order, and logs of levels and powers that rise with them."""
@@ -152,6 +168,19 @@ class Model:
         k = max(int(np.argmax(past)) - 1, 0) if past.any() else _LEVELS - 1
         level = float(levels[best] + between[k] * (levels[other] - levels[best]))
         return Links(level, slopes[:, k], float(logs[k]))
+
+
+class Envelope(Model):
+    """A curve that is known wherever a chain may go, instead of a model: its links are those of the lines it gives."""
+
+    def levels(self) -> tuple[Array, Array, Array]:
+        """Both ends of each line's stretch, nearly: where the curve has a corner, one slope is the best for long."""
+        gains = least_of(self.epsilons, self.logs)
+        ends = np.append(gains.starts[1 : gains.last + 1], gains.end)
+        begins = np.append(ends[0] - _BEFORE, ends[:-1])
+        alpha = np.sort(np.concatenate([(1 - x) * begins + x * ends for x in (_INSIDE, 1 - _INSIDE)]))
+        slopes = np.repeat(gains.slopes[: gains.last + 1], 2)
+        return slopes, alpha, np.minimum(np.logaddexp(alpha, gains.at(alpha)), -1e-300)
 
 
 def extended(epsilons: Array, logs: Array) -> Array:

@@ -211,6 +211,15 @@ class Binned:
         return {}
 
 
+class Smooth(Binned):
+    """Without bins, or not at all."""
+
+    def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        if epsilon >= self._largest_finite[0]:
+            return self._leaked
+        return self.smooth(epsilon, size, tolerance * max(1.0, -size))
+
+
 def near(epsilon: float, others: list[float]) -> int:
     """How many of them are nearby."""
     return sum(abs(math.log(max(epsilon, 1e-300) / other)) < _NEARBY for other in others)

@@ -54,7 +54,7 @@ def _curve(steps: Steps) -> tuple[Array, Array] | None:
     if not top > 0:
         return None
     bounded = math.isfinite(top)
-    new = np.geomspace(1e-3, 1 / _CLOSEST, _ORDERS) / top if bounded else np.geomspace(1e-4, 1e12, _ORDERS)
+    new = np.geomspace(*((1e-3 / top, max(1 / (_CLOSEST * top), 1e12)) if bounded else (1e-4, 1e12)), _ORDERS)
     found = np.empty((3, 0))
     for _ in range(_REFINED):
         rows = [count * np.array(law(new)) for law, count in laws if law is not None]

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hush.accounting.errors import corners
 from hush.accounting.lattices import logs
 from hush.accounting.lattices.bins import balanced, one_law
 from hush.accounting.mixed import scattered
@@ -23,10 +24,11 @@ Steps = Sequence[tuple[Pair, int]]
 
 _UNIT = 2.0**-50
 _MOST = 1500  # sums of few outcomes
-_EVEN = 12_000  # points of a sum of bounded losses
+_EVEN = 24_000  # points of a sum of bounded losses
+_ALL = 200_000  # of a list
+_WHOLE = 1_000_000  # chords at once
 _FINE = 12.0  # times what epsilon may be off: the square of their spacing, over the number of steps
-_COARSEST = 24  # points of one step
-_SAMPLES = 64  # whose losses are put there
+_COARSEST = 4  # points of one step
 _ATOM = 1e-10  # of a largest loss: how close to it mass belongs to it
 
 
@@ -42,22 +44,31 @@ class Listed:
 
 
 def apart(steps: Steps, slack: float) -> tuple[Steps, Steps, Steps]:
-    """What has few sums, what has bounded losses, and all else."""
-    few = [step for step in steps if isinstance(exact(step[0]), Points)]
-    if few and scattered.enumerated(few, _MOST) is None:
-        few = []
-    even = [step for step in steps if step not in few and _is_even(*step, slack)]
-    return few, even, [step for step in steps if step not in few and step not in even]
+    """What has few sums, what has bounded losses, and all else: the largest first, as long as a list isn't too long."""
+    few: list[tuple[Pair, int]] = []
+    even: list[tuple[Pair, int]] = []
+    rest: list[tuple[Pair, int]] = []
+    sums, points = 1.0, 1.0
+    for pair, count in sorted(steps, key=lambda step: -step[1] * loss_range(step[0])[1]):
+        law = scattered.enumerated([*few, (pair, count)], _MOST) if isinstance(exact(pair), Points) else None
+        if law is not None and law.losses.size * points <= _ALL:
+            few.append((pair, count))
+            sums = law.losses.size
+        elif (number := _number(pair, count, slack)) <= min(_EVEN, _ALL / (sums * points)):
+            even.append((pair, count))
+            points *= number
+        else:
+            rest.append((pair, count))
+    return few, even, rest
 
 
-def _is_even(pair: Pair, count: int, slack: float) -> bool:
-    """Laplace noise, or few samples of it: its sums lie on a lattice that has both of its atoms."""
+def _number(pair: Pair, count: int, slack: float) -> float:
+    """Of the points of Laplace noise, or samples of it: its sums lie on a lattice that has both of its atoms."""
     sample = pair.pair if isinstance(pair, Reversed) else pair
-    sampled = isinstance(sample, Poisson) and isinstance(sample.inner, LaplacePair) and count <= _SAMPLES
-    if not sampled and not isinstance(sample, LaplacePair):
-        return False
+    if not isinstance(sample.inner if isinstance(sample, Poisson) else sample, LaplacePair):
+        return math.inf
     low, top = loss_range(pair)
-    return count * (top - low) / _spacing(pair, count, slack) < _EVEN
+    return count * (top - low) / _spacing(pair, count, slack)
 
 
 def _spacing(pair: Pair, count: int, slack: float) -> float:
@@ -75,7 +86,7 @@ def listed(few: Steps, even: Steps, slack: float, reach: float, *, above: bool) 
     losses, masses = law.losses, law.logs
     for pair, count in even:
         places, own, moved = _added(pair, count, _spacing(pair, count, slack), above=above)
-        if losses.size * places.size > _EVEN:
+        if losses.size * places.size > _ALL:
             return None
         losses, masses = (np.add.outer(row, one).ravel() for row, one in ((losses, places), (masses, own)))
         shift += count * (moved + 8 * _UNIT * (1 + float(places[-1])))
@@ -112,17 +123,65 @@ def _added(pair: Pair, count: int, spacing: float, *, above: bool) -> tuple[Arra
 
 
 @dataclass(frozen=True)
+class Beside:
+    """What isn't listed: its log delta at places, from below and from above, ascending and from some way below 0 on.
+
+    And logs of what infinite losses add at least, of what is added to all of it, and of what is left beyond the end.
+    """
+
+    below: tuple[Array, Array]
+    above: tuple[Array, Array]
+    log_sure: float
+    log_added: float
+    log_beyond: float
+
+    @property
+    def end(self) -> float:
+        return float(self.above[0][-1])
+
+
+@dataclass(frozen=True)
+class Known:
+    """A curve: a mean for each bound, and the largest loss there is."""
+
+    less: Mean
+    more: Mean
+    largest: float
+
+    @np.errstate(all="ignore")
+    def __call__(self, epsilons: Array) -> tuple[Array, Array]:
+        lower, upper = self.less(epsilons), self.more(epsilons)
+        upper = np.where(epsilons < self.largest, np.minimum(upper, 0.0), -np.inf)
+        return np.minimum(lower, upper), upper
+
+    @staticmethod
+    def of(below: Listed, above: Listed, beside: Beside, largest: float) -> Known:
+        """Chords lie above delta, and the corners where they meet, extended, below."""
+        known = *beside.above, beside.log_added, min(float(beside.above[1][-1]), beside.log_beyond)
+        places, lower = beside.below
+        upper = Mean(_NOBODY, *known, above=True)(places)
+        bent, heights = corners(places, np.minimum(lower, upper), np.minimum(upper, 0.0))
+        order = np.argsort(np.concatenate([places, bent]), kind="stable")
+        places, lower = np.concatenate([places, bent])[order], np.concatenate([lower, heights])[order]
+        less = Mean(below, places, lower, beside.log_sure, -math.inf, above=False)
+        return Known(less, Mean(above, *known, above=True), largest)
+
+
+_NOBODY = Listed(np.zeros(1), np.zeros(1), 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
 class Mean:
     """Log delta, from one side: the mean over listed sums of what is linear in e^epsilon between places.
 
-    On the left of them that is 1 - a e^epsilon, for which sums of the listed are kept; on the right the last value, or
-    nothing.
+    On the left of them that is 1 - a e^epsilon, for which sums of the listed are kept; on the right it's given.
     """
 
     listed: Listed
     places: Array
     values: Array
     log_rest: float
+    log_beyond: float
     above: bool
 
     @cached_property
@@ -136,6 +195,17 @@ class Mean:
         return below, beyond, others
 
     def __call__(self, epsilons: Array) -> Array:
+        parts = np.array_split(epsilons, max(epsilons.size * self.together // _WHOLE, 1))
+        return np.concatenate([self._at(part) for part in parts])
+
+    @cached_property
+    def together(self) -> int:
+        """How many sums at most lie within reach of one epsilon."""
+        losses = self.listed.losses
+        begins = np.searchsorted(losses, losses - float(self.places[-1] - self.places[0]))
+        return int((np.arange(losses.size) - begins).max()) + 1
+
+    def _at(self, epsilons: Array) -> Array:
         sign, losses = (-1.0 if self.above else 1.0), self.listed.losses
         at = epsilons + sign * self.listed.shift
         first = np.searchsorted(losses, at - self.places[-1], side="right")
@@ -154,7 +224,7 @@ class Mean:
         lost = 0.25 * _UNIT * (losses.size + 4 * (1 + sizes))
         left = beyond[last] + np.log(np.maximum(-np.expm1(np.minimum(spent, 0.0)) - sign * lost, 0.0))
         left = np.where(last < losses.size, left, -np.inf)
-        right = below[first] + (self.values[-1] if self.above else -np.inf)
+        right = below[first] + self.log_beyond
         # infinite losses of the others: on the left they are counted already, which a bound from above may do twice
         rest = self.log_rest + (0.0 if self.above else below[last])
         parts = np.concatenate([terms, left[:, None], right[:, None]], axis=1)

@@ -17,8 +17,6 @@ and d_n the curve of n steps of the pair (s/m_P, e^-l s/m_Q), whose losses are l
 and d_n rises with n, so that with at most M large losses
 
     m_P^j D_{T-j}(y) <= D_T(y - M k),    D_{T-j}(y) >= m_P^M D_{T-M}(y + M k).
-
-Sums of few outcomes and of bounded losses are listed beside that (listed.py), and delta is their mean.
 """
 
 from __future__ import annotations
@@ -33,10 +31,9 @@ from hush.accounting.contours.averaged import Wanted, averaged_line
 from hush.accounting.contours.crossing import Curve
 from hush.accounting.contours.line import log_peak
 from hush.accounting.contours.smoothing import Kernel, width_for
-from hush.accounting.errors import corners
 from hush.accounting.lattices import logs
 from hush.accounting.lattices.bins import balanced, one_law
-from hush.accounting.lattices.listed import Listed, Mean, apart, listed
+from hush.accounting.lattices.listed import Beside
 from hush.accounting.mixed import tilted
 from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, Pair
 from hush.accounting.pairs.points import GaussianLaw, Points, Scattered, loss_range
@@ -88,6 +85,8 @@ class Frame:
     deepest: float
     slack: float
     """By how much epsilon may be off."""
+    log_beyond: float
+    """Of delta at the end and beyond it, from above."""
 
     @property
     def end(self) -> float:
@@ -102,7 +101,7 @@ class Frame:
             if isinstance(pair, GaussianPair):
                 total += (0.5 * count * pair.mu**2 * _ORDERS * (_ORDERS + 1))[:, None]
                 continue
-            law = one_law(pair, _AROUND, above=True)
+            law = one_law(pair.upper if isinstance(pair, Enclosed) else pair, _AROUND, above=True)
             order = np.argsort(law.losses, kind="stable")
             losses, masses = law.losses[order], law.logs[order]
             at = np.searchsorted(losses, _PLACES, side="right") - 1
@@ -114,7 +113,10 @@ class Frame:
         best = np.argmin(np.where(np.isnan(exponents), np.inf, exponents), axis=0)
         bounds = np.logaddexp(exponents[best, np.arange(_PLACES.size)], beyond)
         enough = bounds < deepest - _TOLD
-        end = min(float(_PLACES[int(np.argmax(enough)) if enough.any() else -1]), furthest)
+        first = int(np.argmax(enough)) if enough.any() else -1
+        end = min(float(_PLACES[first]), furthest)
+        rounded = 1e-6 + 1e-12 * sum(count for _, count in steps)
+        log_beyond = float(bounds[first]) + rounded if end == _PLACES[first] else 0.0
         tilt = float(np.interp(end, _PLACES, _ORDERS[best]))
         among = (bounds < _SEEN) & (end >= _PLACES)
         most = _STEEPEST * -deepest / end
@@ -122,7 +124,7 @@ class Frame:
         spacing = min(math.sqrt(_FINE * slack / steepest), 0.5 * _HUMP / steepest, end / _POINTS[0])
         size, exponent = math.frexp(max(spacing, end / _POINTS[1]))
         spacing = math.ldexp(math.ceil(size * 2**20), exponent - 20)  # of few digits: points are exact
-        return Frame(spacing, math.ceil(end / spacing) + 2, tilt, steepest, deepest, slack)
+        return Frame(spacing, math.ceil(end / spacing) + 2, tilt, steepest, deepest, slack, log_beyond)
 
 
 def _log_infinite(law: Points) -> float:
@@ -130,52 +132,29 @@ def _log_infinite(law: Points) -> float:
     return float(np.logaddexp(log_known, law.log_hidden))
 
 
-@np.errstate(all="ignore")
-def curve(steps: Steps, deepest: float, slack: float, furthest: float) -> Known | None:
-    """Certified bounds on log delta at epsilons >= 0, down to about a `deepest` one, to about so much of epsilon.
+def curve(steps: Steps, deepest: float, slack: float, furthest: float) -> Beside | None:
+    """Certified bounds on log delta, down to about a `deepest` one, to about so much of epsilon.
 
-    None where all losses are bounded, or too much is listed.
+    None where the small losses have no saddle points.
     """
-    few, even, rest = apart(steps, slack)
-    if not rest:
-        return None
-    frame = Frame.of(rest, deepest, slack, furthest)
-    below, above = (listed(few, even, slack, frame.end, above=above) for above in (False, True))
-    more = _Parts.of(rest, frame, above=True)
+    frame = Frame.of(steps, deepest, slack, furthest)
+    more = _Parts.of(steps, frame, above=True)
     saddles = _Saddles.of(more.side, frame)
-    if below is None or above is None or saddles is None:
+    if saddles is None:
         return None
     upper = more.ends(saddles, frame, more.compound)
-    less = _Parts.of(rest, frame, above=False, about=upper)
-    return _read(below, above, less.ends(saddles, frame, more.compound), upper)
-
-
-@dataclass(frozen=True)
-class Known:
-    """The curve: a mean for each bound."""
-
-    less: Mean
-    more: Mean
-
-    @np.errstate(all="ignore")
-    def __call__(self, epsilons: Array) -> tuple[Array, Array]:
-        lower, upper = self.less(epsilons), self.more(epsilons)
-        return np.minimum(lower, upper), np.minimum(upper, 0.0)
-
-
-def _read(below: Listed, above: Listed, less: _Ends, more: _Ends) -> Known:
-    """Chords lie above delta, and the corners where they meet, extended, below."""
-    known = more.places + more.shift, np.minimum(more.values + more.margin, 0.0)
-    places, lower = less.places - less.shift, less.values - less.margin
-    upper = Mean(_NOBODY, *known, more.log_rest, above=True)(places)
-    bent, heights = corners(places, np.minimum(lower, upper), np.minimum(upper, 0.0))
-    order = np.argsort(np.concatenate([places, bent]), kind="stable")
-    places, lower = np.concatenate([places, bent])[order], np.concatenate([lower, heights])[order]
-    return Known(Mean(below, places, lower, less.log_rest, above=False), Mean(above, *known, more.log_rest, above=True))
+    less = _Parts.of(steps, frame, above=False, about=upper)
+    lower = less.ends(saddles, frame, more.compound)
+    return Beside(
+        (lower.places - lower.shift, lower.values - lower.margin),
+        (upper.places + upper.shift, np.minimum(upper.values + upper.margin, 0.0)),
+        lower.log_rest,
+        upper.log_rest,
+        frame.log_beyond,
+    )
 
 
 _NOTHING = Points(np.zeros(1), np.zeros(1))
-_NOBODY = Listed(np.zeros(1), np.zeros(1), 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -420,7 +399,8 @@ def _with_left(side: tilted.Side, values: Array, saddles: _Saddles, frame: Frame
     """With as many points further left as C has: there D is at least P less e^epsilon Q, and at most on a chord."""
     places = saddles.grid[0] - frame.spacing * np.arange(frame.points - 1, 0, -1)
     if side.above:
-        left = np.log1p(np.exp(places - saddles.grid[0]) * np.expm1(values[0])) + 1e-12
+        most = max(_log_mass(side), float(values[0]))
+        left = most + np.log1p(np.exp(places - saddles.grid[0]) * np.expm1(values[0] - most)) + 1e-12
     else:
         left = np.maximum(_least(side, places), values[0])
     return np.concatenate([left, values])
@@ -471,7 +451,7 @@ class _Saddles:
 def _small_curve(side: tilted.Side, saddles: _Saddles, compound: Array, frame: Frame, lines: int) -> Array:
     """A bound on log D at lattice points, from no more lines than so many."""
     grid, below = saddles.grid, saddles.below
-    found = np.zeros(grid.size) if side.above else _least(side, grid)
+    found = np.full(grid.size, _log_mass(side)) if side.above else _least(side, grid)
     if not side.laws:
         return np.log(-np.expm1(np.minimum(grid, 0.0))) + (1e-12 if side.above else -1e-12)
     wanted = np.maximum(0.1 * saddles.order(grid) * frame.slack, 1e-4)
@@ -514,10 +494,16 @@ def _line(side: tilted.Side, saddles: _Saddles, at: float, change: float) -> Cur
 
 def _least(side: tilted.Side, places: Array) -> Array:
     """A lower bound on log D: P less e^epsilon Q."""
-    log_p = log_q = 0.0
-    for law, count in side.laws:
-        if isinstance(law, Points):
-            log_p += count * float(np.logaddexp.reduce(law.logs))
-            log_q += count * float(np.logaddexp.reduce(law.logs - law.losses))
+    log_p = _log_mass(side)
+    log_q = math.fsum(n * float(np.logaddexp.reduce(law.logs - law.losses)) for law, n in _points(side))
     rest = -np.expm1(np.minimum(places + log_q - log_p, 0.0))
     return np.asarray(log_p + np.log(np.maximum(rest - 1e-9, 0.0)) - 1e-9)
+
+
+def _log_mass(side: tilted.Side) -> float:
+    """Of the small losses, which D can't exceed."""
+    return math.fsum(n * float(np.logaddexp.reduce(law.logs)) for law, n in _points(side))
+
+
+def _points(side: tilted.Side) -> list[tuple[Points, int]]:
+    return [(law, count) for law, count in side.laws if isinstance(law, Points)]
