@@ -9,8 +9,8 @@ from reference import one_step
 from scipy.special import ndtr
 
 from hush.accounting.gaussian import jumps
+from hush.accounting.gaussian.composition import Composition
 from hush.accounting.gaussian.contour import REMOVE
-from hush.accounting.gaussian.subsampled import Composition
 from hush.accounting.gaussian.transform import Step
 from hush.accounting.grouping.makers import Binned
 from hush.accounting.grouping.samples import Replaced, Sampled

@@ -9,8 +9,8 @@ import pytest
 
 from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, answers
 from hush.accounting.gaussian.closed import gaussian_curve
+from hush.accounting.gaussian.composition import Composition
 from hush.accounting.gaussian.contour import REMOVE
-from hush.accounting.gaussian.subsampled import Composition
 from hush.accounting.gaussian.transform import Step
 from hush.accounting.grouping import grouped, samples
 from hush.accounting.grouping.links import Model

@@ -14,8 +14,9 @@ from scipy.optimize import minimize
 from hush.accounting import REPLACE_ONE, Gaussian, Laplace, Mechanism
 from hush.accounting import sampled as sampling
 from hush.accounting.answers import log_delta_curve
-from hush.accounting.gaussian import contour, jumps, subsampled
+from hush.accounting.gaussian import contour, jumps
 from hush.accounting.gaussian.closed import gaussian_curve
+from hush.accounting.gaussian.composition import Composition
 from hush.accounting.gaussian.transform import Step
 from hush.accounting.grouping import chains, links, rounds
 from hush.accounting.kinds import directions
@@ -166,7 +167,7 @@ def test_bins_enclose_deltas_that_are_no_floating_point_numbers(pair: Pair, dept
 @pytest.mark.parametrize("epsilon", [7.0, 11.0, 20.0])
 def test_bins_of_many_steps_agree_with_the_contour_integral_however_deep(epsilon: float) -> None:
     """log deltas of -340, -800 and -2300: one of what is below any floating-point number was taken for nothing."""
-    composition = subsampled.Composition((Step(40 / 184, 16.522, 402),))
+    composition = Composition((Step(40 / 184, 16.522, 402),))
     task, c, size = contour.solve_for_epsilon(composition.steps, 0.0, contour.REMOVE, epsilon)
     line = contour.line(task, c)
     assert line is not None

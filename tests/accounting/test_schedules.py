@@ -14,6 +14,8 @@ from scipy.special import ndtr
 from hush.accounting import Bounds, Gaussian, Mechanism, compose
 from hush.accounting.contours import thinning
 from hush.accounting.gaussian import closed, contour, decay, integrals, landing, rules, shifted, subsampled, transform
+from hush.accounting.gaussian.composition import Composition
+from hush.accounting.gaussian.sharpest import blurred
 from hush.accounting.gaussian.strips import Edge, Part
 from hush.accounting.gaussian.transform import Step
 from hush.accounting.kinds import directions
@@ -216,14 +218,14 @@ def test_a_gaussian_beside_the_steps_bounds_delta_from_above(
     rate: float, noise: float, count: int, direction: int
 ) -> None:
     """By closed form and by quadrature of two steps; and it is of use: a tenth of log delta too large at most."""
-    composition = subsampled.Composition((Step(rate, noise, count),))
+    composition = Composition((Step(rate, noise, count),))
     for share in (0.1, 0.5, 0.9):
         epsilon = share * composition.most_added
         if count == 1:
             truth = float(mp.log(reference.one_step(rate, noise, direction, mp.mpf(epsilon))))
         else:
             truth = float(mp.log(reference.two_steps(rate, noise, direction, epsilon, digits=24)[0]))
-        bound = subsampled._blurred(composition, direction, epsilon)
+        bound = blurred(composition, direction, epsilon)
         assert bound >= truth - 1e-12
         assert bound == 0 or direction == contour.REMOVE or bound < truth + 0.1 * (1 - truth)
 
@@ -280,10 +282,10 @@ def test_transforms_of_several_laws_at_once_are_their_own_at_any_tilt() -> None:
 
 def test_the_direction_that_reveals_more_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of real runs that is nearly always the one in which a record is removed: so the other's curve is made larger."""
-    own, composition = subsampled._epsilon, subsampled.Composition((Step(0.01, 1.0, 100),))
+    own, composition = subsampled._epsilon, Composition((Step(0.01, 1.0, 100),))
     before = subsampled.epsilon(composition, math.log(1e-5))
 
-    def larger(composition: subsampled.Composition, direction: int, target: float) -> object:
+    def larger(composition: Composition, direction: int, target: float) -> object:
         (low, high), curve = own(composition, direction, target)
         return ((2 * before[0], 2 * before[1]), None) if direction == contour.ADD else ((low, high), curve)
 

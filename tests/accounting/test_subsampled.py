@@ -13,7 +13,7 @@ from reference import ADD, REMOVE, Setting
 
 from hush.accounting import Gaussian, answers
 from hush.accounting.gaussian import closed, jumps, subsampled, transform
-from hush.accounting.gaussian.subsampled import Composition
+from hush.accounting.gaussian.composition import Composition
 from hush.accounting.gaussian.transform import Step
 from hush.accounting.lattices import lattice
 from hush.accounting.mechanisms import Mechanism
@@ -303,7 +303,7 @@ def test_tiny_losses_keep_their_digits(
     rate: float, noise: float, steps: int, epsilon: float, direction: int, truth: float
 ) -> None:
     # log(1 - p + p e^u) once lost 1e-16 u absolutely, which is 1e-9 of a loss of 1e-7: the interval missed the truth
-    composition = subsampled.Composition((Step(rate, noise, steps),))
+    composition = Composition((Step(rate, noise, steps),))
     lower, upper = subsampled._log_delta(composition, direction, np.array([epsilon]))[:2]
     assert lower[0] <= truth + 2e-10
     assert upper[0] >= truth - 2e-10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from hush.accounting.gaussian import subsampled
+from hush.accounting.gaussian.composition import Composition
 from hush.accounting.gaussian.transform import Step
 from hush.accounting.groups import Group
 from hush.accounting.mechanisms import ADD_REMOVE, REPLACE_ONE, Mechanism
@@ -42,7 +42,7 @@ def _noises(mechanism: Mechanism) -> Iterator[float]:
             yield from _noises(part.inner)
 
 
-def gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:
+def gaussian_composition(mechanism: Mechanism) -> Composition | None:
     """The composition as Gaussian steps with and without Poisson sampling, or None if it has others."""
     steps, squares = [], []
     for part, count in mechanism.parts():
@@ -52,10 +52,10 @@ def gaussian_composition(mechanism: Mechanism) -> subsampled.Composition | None:
             steps.append(Step(part.rate, part.inner.noise_multiplier, count))
         else:
             return None
-    return subsampled.Composition(tuple(sorted(steps)), math.fsum(squares))
+    return Composition(tuple(sorted(steps)), math.fsum(squares))
 
 
-def replaced_composition(mechanism: Mechanism) -> subsampled.Composition | None:
+def replaced_composition(mechanism: Mechanism) -> Composition | None:
     """Gaussian steps under replace-one, with and without samples, as if a record were removed from each sample."""
     steps, squares = [], []
     for part, count in mechanism.parts():
@@ -67,7 +67,7 @@ def replaced_composition(mechanism: Mechanism) -> subsampled.Composition | None:
             steps.append(Step(part.rate, part.inner.noise_multiplier, count))
         else:
             return None
-    return subsampled.Composition(tuple(sorted(steps)), math.fsum(squares)) if steps else None
+    return Composition(tuple(sorted(steps)), math.fsum(squares)) if steps else None
 
 
 def directions(mechanism: Mechanism) -> Sequence[Steps]:

@@ -14,8 +14,8 @@ import numpy as np
 from hush.accounting.contours.crossing import Curve
 from hush.accounting.contours.line import Line, log_peak
 from hush.accounting.gaussian import contour, jumps
+from hush.accounting.gaussian.composition import Composition, chernoff_curve
 from hush.accounting.gaussian.landing import few_jumps_log_delta, sum_of_log_deltas
-from hush.accounting.gaussian.subsampled import Composition, chernoff_curve
 from hush.accounting.grouping.makers import Binned, ends_at, near, width_at
 from hush.accounting.pairs.losses import Array
 
