@@ -39,8 +39,9 @@ SHALLOW = [
 ]
 
 
-def is_by_curves(group: Group) -> bool:
-    return grouped._is_drawn(group) and grouped._are_blunt(group, grouped._asked(group, log_delta=-20.0))
+def by_curves(group: Group, delta: float) -> tuple[float, float]:
+    asked, log_delta = grouped._asked(group, log_delta=math.log(delta)), math.log(delta)
+    return grouped._by_curves(group, asked, (0.0, math.inf), log_delta, 1e-3)
 
 
 def epsilon_of(run: Mechanism, size: int, delta: float, side: int) -> float:
@@ -68,10 +69,11 @@ def epsilon_of(run: Mechanism, size: int, delta: float, side: int) -> float:
 
 @pytest.mark.parametrize(("run", "size", "delta"), SHALLOW, ids=lambda value: str(value)[:60])
 def test_epsilons_are_those_of_composed_power_curves(run: Mechanism, size: int, delta: float) -> None:
-    assert is_by_curves(Group(run, size))
     found = run.group(size).epsilon(delta)
-    assert found.lower <= epsilon_of(run, size, delta, 1) * (1 + 2e-3)
-    assert found.upper >= epsilon_of(run, size, delta, 0) * (1 - 2e-3)
+    for lower, upper in (by_curves(Group(run, size), delta), (found.lower, found.upper)):
+        assert lower <= epsilon_of(run, size, delta, 1) * (1 + 2e-3)
+        assert upper >= epsilon_of(run, size, delta, 0) * (1 - 2e-3)
+        assert upper - lower <= 3e-3 * upper
     assert found.width <= 1e-3 * found.upper
 
 

@@ -283,3 +283,22 @@ def test_a_blunt_line_tells_which_direction_is_the_smaller_one() -> None:
     truth = log_delta(steps, 3.0, 3.0, 0.3, 40)
     assert decaying.is_below(steps, 3.0, truth + 1)
     assert not decaying.is_below(steps, 3.0, truth - 1e-9)
+
+
+def test_a_few_lines_know_a_whole_curve_of_both_directions() -> None:
+    ways = [MIXED, [(pair.reverse(), count) for pair, count in MIXED]]
+    epsilons = np.linspace(0.0, 12.0, 241)
+    known, lower, upper = decaying.whole(ways, epsilons, 1e-4, 0.02)
+    assert known
+    assert np.all(upper - lower <= np.clip(1e-4 * np.exp(-upper), 1e-4, 0.02))
+    for at in (20, 60, 160):
+        epsilon = float(epsilons[at])
+        truth = max(log_delta(steps, epsilon, c, 0.2, 60) for steps, c in zip(ways, (1.9, 3.0), strict=True))
+        assert lower[at] <= truth <= upper[at]
+
+
+def test_a_whole_curve_is_not_said_to_be_known_where_no_line_is_sharp() -> None:
+    steps: list[tuple[Pair, int]] = [(Uniform(GaussianPair(20.0), 1e-4), 3)]
+    known, lower, upper = decaying.whole([steps], np.linspace(0.0, 300.0, 50), 1e-4, 0.02)
+    assert not known
+    assert np.all(lower <= upper)

@@ -23,6 +23,7 @@ _MANY = 25  # different steps, of which a survey tells enough to choose points b
 _LARGEST_EXPONENT = 600.0  # slopes e^eps of lines stay within the floating-point range
 _VISIBLE = 1e-6  # errors that a curve shows: what is far below may be known less well
 _ROUNDED = 4e-16
+_LITTLE = 1.1  # times what remains: little more
 _NARROW = 0.3  # of a mechanism's tolerance: delta(0) needn't be asked for alone
 
 
@@ -54,11 +55,12 @@ def _error_sum(mechanism: Mechanism, lower: float, upper: float) -> Bounds:
 def spread_epsilons(mechanism: Mechanism, points: int, smallest: float) -> Array:
     """Epsilons from 0 to where delta is that small, or as far as makes sense."""
     rest = without_leaks(mechanism)[0]
-    far = _roughly(rest, smallest)
-    leaks = log_least(rest) > -math.inf
     # a delta below what remains at any epsilon says nothing
-    while math.isinf(far.upper) and smallest < 1e-2 and (leaks or far.lower < _LARGEST_EXPONENT):
-        smallest *= 1e10 if smallest < 1e-20 else 30
+    leak = math.exp(log_least(rest))
+    smallest = min(max(smallest, _LITTLE * leak), 0.5)
+    far = _roughly(rest, smallest)
+    while math.isinf(far.upper) and smallest < 1e-2 and (leak > 0 or far.lower < _LARGEST_EXPONENT):
+        smallest *= 2 if smallest < 100 * leak else 1e10 if smallest < 1e-20 else 30
         far = _roughly(rest, min(smallest, 0.5))
     last = min(far.upper if math.isfinite(far.upper) else max(far.lower, 1.0), _LARGEST_EXPONENT)
     power = _HEAVY_POWER if is_heavy(rest) else 1.5

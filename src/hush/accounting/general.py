@@ -8,7 +8,6 @@ steps of any kind                                              -> engines, one d
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -18,11 +17,13 @@ from hush.accounting.contours import crossing
 from hush.accounting.contours.crossing import EPSILON_LIMIT
 from hush.accounting.grouping import grouped
 from hush.accounting.grouping.asked import heavy_curve
+from hush.accounting.grouping.chains import LONGEST
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions, has_renyi
 from hush.accounting.kinds import tolerance as usual_tolerance
 from hush.accounting.leaks import left_of, sampled_leaks
 from hush.accounting.mechanisms import Mechanism
+from hush.accounting.mixed import decaying
 from hush.accounting.pairs import hopeless, single
 from hush.accounting.pairs.hopeless import least_delta
 from hush.accounting.pairs.losses import Array, Atoms, Enclosed
@@ -37,7 +38,6 @@ _BLURRED = 4e-4  # of delta: what a curve may be off at most where others could 
 _UNSEEN = 0.02  # of a delta too small to be seen on it
 _SHOWN = 0.3  # of the tolerance: what a whole curve need not tell apart of delta
 _FAR_BELOW = 1e-6  # of a delta: one that adds next to nothing to it
-_CROWD = 1000  # records in a group whose chain takes a while
 
 
 def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) -> tuple[float, float]:
@@ -67,19 +67,16 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
 
 def _group_epsilon(group: Group, delta: float, aim: float) -> tuple[float, float]:
     """By its chain or, where that isn't enough, from its whole curve."""
-    if group.size > _CROWD:
-        low, _ = _group_epsilon(replace(group, size=_CROWD), delta, aim)
-        if low >= EPSILON_LIMIT:  # fewer records tell no more
-            return low, math.inf
     log_delta, least, most = math.log(delta), 0.0, math.inf
     if log_delta < engines.NEAR_ONE and grouped.fits(group):
         least, most = grouped.epsilon(group, log_delta, aim)
         most = min(most, largest(group)[1])
-        projected = any(heavy.fits(steps) for steps in directions(group.inner))  # their curves take seconds
-        if projected and least == 0 and math.isinf(most):  # its tails' digits end before the chain does
+        # whole curves take seconds
+        dear = group.size > LONGEST or any(heavy.fits(steps) for steps in directions(group.inner))
+        if dear and least == 0 and math.isinf(most):  # its tails' digits end before the chain does
             beyond = grouped.log_delta(group, EPSILON_LIMIT, aim)[0] > log_delta
             least = EPSILON_LIMIT if beyond else group.inner.epsilon(delta).lower
-        if projected or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
+        if dear or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
             return least, most
     curve = single.curve(group.pair_above(delta * _FAR_BELOW))
     low, high = crossing.root_of_each(curve, 1.0, log_delta, aim)
@@ -99,14 +96,20 @@ def log_delta(mechanism: Mechanism, epsilons: Array, floor: float) -> tuple[Arra
     """Certified bounds on log delta at ascending epsilons >= 0, the larger of both directions."""
     few = epsilons.size <= engines.FEW
     if isinstance(mechanism, Group):
+        if not few and mechanism.size > LONGEST and grouped.fits(mechanism):
+            return grouped.curve(mechanism, epsilons, usual_tolerance(mechanism))
         if not few or not grouped.fits(mechanism):
             return single.curve(mechanism.pair_above(floor * _FAR_BELOW))(epsilons)
         found = [grouped.log_delta(mechanism, float(epsilon), usual_tolerance(mechanism)) for epsilon in epsilons]
         return np.array([low for low, _ in found]), np.array([high for _, high in found])
     if (finite := _finite_curve(mechanism)) is not None:
         return finite(epsilons)
+    most = _CURVED if floor == 0 else _UNSEEN
+    if not few and all(decaying.fits(steps) for steps in directions(mechanism)):
+        known, lower, upper = decaying.whole(directions(mechanism), epsilons, _CURVED, most)
+        if known:
+            return lower, upper
     if not few and (is_heavy(mechanism) or (epsilons[-1] < _FAR_OUT and _is_fine(mechanism))):
-        most = _CURVED if floor == 0 else _UNSEEN
         return heavy_curve(directions(mechanism), epsilons, _CURVED, most)
     lower, upper = _composed(mechanism, epsilons, floor)
     wide = np.flatnonzero(np.exp(upper) - np.exp(lower) > _BLURRED)
@@ -140,6 +143,8 @@ def log_least(mechanism: Mechanism) -> float:
     """
     if has_renyi(mechanism) or (isinstance(mechanism, Group) and log_least(mechanism.inner) == -math.inf):
         return -math.inf
+    if isinstance(mechanism, Group) and mechanism.size > LONGEST:
+        return grouped.log_leak(mechanism, usual_tolerance(mechanism))
     least = max(least_delta(steps) for steps in directions(mechanism))
     return math.log(least) if least > 0 else -math.inf
 

@@ -2,6 +2,7 @@
 
 grouped     which group is answered how
 rounds      epsilon and delta: looks around the links of a chain, until both bounds meet
+doubling    the same for groups of any size: gains composed with themselves, over what stretch touching says
 drawn       the same from whole curves, where losses with a largest value meet others
 record      such a curve of a single record
 seen        what a group loses at least, at a glance

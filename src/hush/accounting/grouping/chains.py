@@ -48,7 +48,7 @@ TOLD = 0.5
 _NEIGHBOURS = 4  # on either side, that a point is compared with
 _SHALLOW = 1.0  # losses of a whole group, where chains cross the diagonal and delta bends quickly
 _FILLED = 40  # points that are worth a whole stretch of epsilons
-MOST = 1500
+MOST = 2400
 """Points asked in all."""
 LONGEST = 1000
 """Links that are followed one by one."""
@@ -133,7 +133,7 @@ class Chain:
         gaps = np.abs(np.log(np.divide.outer(self.glanced, np.maximum(self.places, 1e-300))))
         glanced = self.glanced[gaps.min(axis=1, initial=math.inf) > _APART]
         told = np.isin(self.epsilons, np.append(self.places, glanced))
-        known = np.isfinite(self.lower) & (self.epsilons > 0) & told
+        known = np.isfinite(self.lower) & told
         if not known.any():
             return self.rough
         gaps = (self.upper - self.lower)[known]
@@ -142,7 +142,7 @@ class Chain:
 
     def above(self) -> Model:
         """The rough model, moved to the upper bounds: what is known of deep links may be little."""
-        known = (self.upper < 0) & np.isfinite(self.upper) & (self.epsilons > 0)
+        known = (self.upper < 0) & np.isfinite(self.upper)
         return self.rough.moved_to(self.epsilons[known], self.upper[known]) if known.any() else self.rough
 
     def glance(self, links: Links) -> None:

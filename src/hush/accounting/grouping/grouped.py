@@ -13,7 +13,7 @@ import numpy as np
 
 from hush.accounting.contours.crossing import EPSILON_LIMIT, is_narrow, within
 from hush.accounting.gaussian.contour import ADD, REMOVE
-from hush.accounting.grouping import chains, drawn, rounds, saddles
+from hush.accounting.grouping import chains, doubling, drawn, rounds, saddles
 from hush.accounting.grouping.asked import Asked
 from hush.accounting.grouping.links import Model
 from hush.accounting.grouping.makers import Binned, Maker, Whole
@@ -27,7 +27,7 @@ from hush.accounting.lattices.listed import apart
 from hush.accounting.mixed import scattered
 from hush.accounting.pairs import bounded, single
 from hush.accounting.pairs.hopeless import least_delta, surely_beyond
-from hush.accounting.pairs.losses import GaussianPair, Pair, Poisson, Uniform
+from hush.accounting.pairs.losses import Array, GaussianPair, Pair
 from hush.accounting.pairs.points import loss_range
 from hush.accounting.pairs.projection import deepened
 
@@ -36,8 +36,8 @@ _LOWEST = -700.0  # log of a delta that is a floating-point number with all its 
 _SMOOTH = 100  # steps
 _ROUGHLY = 0.1  # of epsilon: as well as that is known
 _OUT = 2.0  # times the largest epsilon that is told: further than any first link
-_RARELY = 1.2  # times, a record is expected to be drawn
-_GLANCED, _BLUNT = 1e-3, 0.02  # of log delta: what a few lines are asked for, and known no better are blunt
+_GLANCED, _BLUNT = 1e-4, 5e-4  # of log delta: what a few lines are asked for, and known no better are blunt
+_QUICKER = 12.0  # times the tolerance: narrow for log delta, which changes faster than epsilon
 
 
 def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, float]:
@@ -46,11 +46,20 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
         return EPSILON_LIMIT, math.inf  # a single record is beyond already
     if log_chained(group, EPSILON_LIMIT) > log_delta:
         return EPSILON_LIMIT, math.inf
-    asked, found = _asked(group, log_delta=log_delta), (0.0, math.inf)
+    asked = _asked(group, log_delta=log_delta)
+    task = doubling.Task(*asked, largest(group))
     if log_by_equal_links(*asked[:3], EPSILON_LIMIT, log_delta) > log_delta:
         return EPSILON_LIMIT, math.inf
-    whole = _is_drawn(group) and _are_blunt(group, asked, log_delta=log_delta)
-    for attempt in (_by_curves, _by_links, _by_saddles) if whole else (_by_links, _by_saddles):
+    if group.size > chains.LONGEST:
+        return task.epsilon(log_delta, tolerance)
+    found = task.epsilon(log_delta, tolerance, quickly=True)
+    if is_narrow(*found, tolerance):
+        return found
+    if _is_drawn(group) and _are_blunt(asked, log_delta=log_delta):
+        found = within(found, _by_curves(group, asked, found, log_delta, tolerance))
+        if is_narrow(*found, _QUICKER * tolerance):
+            return found  # links would hardly say more
+    for attempt in (_by_links, _by_saddles):
         found = within(found, attempt(group, asked, found, log_delta, tolerance))
         if is_narrow(*found, tolerance):
             break
@@ -82,15 +91,8 @@ def _is_drawn(group: Group) -> bool:
     return bool(few or even) and unbounded and not all(isinstance(pair, GaussianPair) for pair, _ in rest)
 
 
-def _are_blunt(group: Group, asked: Question, log_delta: float | None = None, epsilon: float = 0.0) -> bool:
-    """Whether lines tell little, or take long: where a record is hardly ever drawn, one large loss decides.
-
-    Else some links are asked for, the furthest, those in the middle, the nearest.
-    """
-    steps = directions(group.inner)[0]
-    drawn_at_all = math.fsum(count * pair.rate for pair, count in steps if isinstance(pair, Poisson | Uniform))
-    if drawn_at_all < _RARELY or any(deepened(pair) is not pair for pair, _ in steps):
-        return True
+def _are_blunt(asked: Question, log_delta: float | None = None, epsilon: float = 0.0) -> bool:
+    """Whether lines tell little where they are asked for first: at the furthest link, in the middle, at the nearest."""
     oracle, model, size, _ = asked
     slopes = np.sort(np.abs(model.links(size, log_delta=log_delta, epsilon=epsilon).slopes))
     for at in slopes[[-1, slopes.size // 2, 0]]:
@@ -113,17 +115,35 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
     seen = log_seen(group, epsilon)
     if seen > -tolerance:
         return seen, 0.0
-    asked, low, high = _asked(group, epsilon=epsilon), -math.inf, 0.0
+    asked = _asked(group, epsilon=epsilon)
+    task = doubling.Task(*asked, largest(group))
     if (seen := log_by_equal_links(*asked[:3], epsilon, -tolerance)) > -tolerance:
         return seen, 0.0
-    if _is_drawn(group) and _are_blunt(group, asked, epsilon=epsilon):
-        low, high, told = _drawing(group, asked[1]).log_delta(epsilon, tolerance)
+    if group.size > chains.LONGEST:
+        return task.log_delta(epsilon, tolerance)
+    low, high = task.log_delta(epsilon, tolerance, quickly=True)
+    if high - low <= tolerance * max(1.0, -high) or low >= -tolerance:
+        return low, high
+    if _is_drawn(group) and _are_blunt(asked, epsilon=epsilon):
+        least, most, told = _drawing(group, asked[1]).log_delta(epsilon, tolerance)
+        low, high = within((low, high), (least, most))
         if told:
             return low, high
     low, high = within((low, high), rounds.log_delta(*asked, epsilon, tolerance, largest(group)))
-    if high - low <= 12 * tolerance * max(1.0, -high) or (other := _with_saddles(group, asked)) is None:
+    if high - low <= _QUICKER * tolerance * max(1.0, -high) or (other := _with_saddles(group, asked)) is None:
         return low, high
     return within((low, high), rounds.log_delta(*other, epsilon, tolerance, largest(group)))
+
+
+def curve(group: Group, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
+    """Certified bounds on log delta at many epsilons, for delta itself to be known that well or nearly."""
+    task = doubling.Task(*_asked(group, epsilon=float(epsilons[-1])), largest(group))
+    return task.curve(epsilons, tolerance)
+
+
+def log_leak(group: Group, tolerance: float) -> float:
+    """A lower bound on log delta at any epsilon."""
+    return doubling.Task(*_asked(group, epsilon=EPSILON_LIMIT), largest(group)).log_leak(tolerance)
 
 
 def log_by_equal_links(oracle: chains.Oracle, model: Model, size: int, epsilon: float, needed: float) -> float:
@@ -143,8 +163,8 @@ def largest(group: Group) -> float:
 
 
 def fits(group: Group) -> bool:
-    """Whether a chain may be followed link by link, and has to: what can be listed needs none."""
-    return group.size <= chains.LONGEST and not has_renyi(group.inner) and listed(group) is None
+    """Whether a single record's curve is to be followed: few records whose losses can be listed need none."""
+    return not has_renyi(group.inner) and (group.size > chains.LONGEST or listed(group) is None)
 
 
 Question = tuple[chains.Oracle, Model, int, float]

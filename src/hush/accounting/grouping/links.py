@@ -66,10 +66,11 @@ class Model:
         return np.interp(epsilons, self.epsilons, self.logs)
 
     def moved_to(self, at: Array, logs: Array) -> Model:
-        """So that it has these logs at ascending epsilons > 0."""
+        """So that it has these logs at ascending epsilons."""
         ratio = (logs - 1) / (self.at(at) - 1)
         places = np.union1d(self.epsilons, at)
-        moved = 1 + (self.at(places) - 1) * np.interp(np.log(np.maximum(places, 1e-12)), np.log(at), ratio)
+        along, known = (np.log(np.maximum(some, 1e-12)) for some in (places, at))
+        moved = 1 + (self.at(places) - 1) * np.interp(along, known, ratio)
         return Model(places, np.minimum.accumulate(np.minimum(moved, -1e-12)))
 
     def leaking(self, log_leak: float, furthest: float) -> Model:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hush.accounting.grouping import saddles
+from hush.accounting.grouping import saddles, touching
+from hush.accounting.grouping.chains import LONGEST
 from hush.accounting.grouping.links import Model
 from hush.accounting.grouping.makers import Binned, Maker, Whole
 from hush.accounting.grouping.samples import Replaced, Sampled
@@ -42,15 +43,27 @@ def rough(group: Group, asked: Sequence[Maker], log_delta: float | None, epsilon
         return by_saddles if first.look is None else _where_few_decide(by_saddles, first)
     assert isinstance(first, Sampled | Replaced | Binned)
     places, sizes = _COARSE, first.rough(_COARSE)
-    links = _model(places, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
-    if float(np.abs(links.slopes).max()) < 2 * places[0]:
+    low, high = _reach(_model(places, sizes), group.size, log_delta, epsilon)
+    if high < 2 * places[0]:
         places, sizes = np.append(_TINY, places), np.append(first.rough(_TINY), sizes)
-        links = _model(places, sizes).links(group.size, log_delta=log_delta, epsilon=epsilon)
-    slopes, least = np.abs(links.slopes), 1e-3 * places[0]
-    fine = np.geomspace(max(0.4 * float(slopes.min()), least), max(2.0 * float(slopes.max()), 100 * least), _FINE)
+        low, high = _reach(_model(places, sizes), group.size, log_delta, epsilon)
+    least = 1e-3 * places[0]
+    fine = np.geomspace(max(0.4 * low, least), max(2.0 * high, 100 * least), _FINE)
     places = np.append(places, fine)
     order = np.argsort(places, kind="stable")
     return _model(places[order], np.append(sizes, first.rough(fine))[order])
+
+
+def _reach(model: Model, size: int, log_delta: float | None, epsilon: float) -> tuple[float, float]:
+    """From where to where the group's best attack touches the record's curve."""
+    if size <= LONGEST:
+        slopes = np.abs(model.links(size, log_delta=log_delta, epsilon=epsilon).slopes)
+        return float(slopes.min()), float(slopes.max())
+    if log_delta is None:
+        touched = touching.at_epsilon(model, size, epsilon)
+    else:
+        touched = touching.at_delta(model, size, log_delta)
+    return max(touched.low, touched.high / size), touched.high
 
 
 def _where_few_decide(model: Model, steps: Binned) -> Model:

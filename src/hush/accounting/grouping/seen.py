@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import gammaln, ndtr
 
 from hush.accounting.gaussian.closed import gaussian_curve
-from hush.accounting.grouping.powers import of_lines
+from hush.accounting.grouping import gains
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions
 from hush.accounting.lattices.bins import one_law
@@ -28,6 +28,7 @@ BESIDE = 20.0
 """Beyond an epsilon: e^-20 of delta are left out."""
 _PLACES = 280
 _NEAREST, _FURTHEST = 1e-5, 1.5  # shares of an epsilon where a single record is looked at
+_EVENLY = 0.1  # times smaller than if all records told as much
 _EVERY = 14  # of them, at which mean and variance are asked
 _EDGES = np.concatenate([-np.geomspace(1e-6, 30.0, 30)[::-1], [0.0], np.geomspace(1e-6, 3e4, 400)])
 _MOST, _NUMBERS = 1e4, 24  # large losses, and how many numbers of them are tried
@@ -39,7 +40,7 @@ _PLACED, _SPARES = np.linspace(-6.0, 4.0, 41), (0.1, 0.3, 1.0, 3.0, 8.0)
 _ROUNDED, _DOUBT = 1e-12, 1e-6  # of sums, and of deviations where they are no smaller a part of losses
 _WORTH = 10.0  # an epsilon: at smaller ones looks cost little
 _SPARE = 3.0  # logs: all but e^-3 of the chance of large losses is told
-_LEVELS = np.concatenate([np.linspace(0.0, 60.0, 61), np.geomspace(70.0, 1000.0, 40)])
+_LOST = 1e-3  # of what many records gain
 
 
 def log_seen(group: Group, epsilon: float) -> float:
@@ -78,21 +79,15 @@ def log_chained(group: Group, epsilon: float) -> float:
     if epsilon < _WORTH:
         return -math.inf
     ways = directions(group.inner)
-    places = np.geomspace(_NEAREST * epsilon, _FURTHEST * epsilon, _PLACES)
+    nearest = min(_NEAREST, _EVENLY / group.size)
+    places = np.geomspace(nearest * epsilon, _FURTHEST * epsilon, _PLACES)
     logs = np.max([_log_deltas(steps, places) for steps in ways], axis=0)
     least = max(least_delta(steps) for steps in ways)
     slopes, values = np.append(0.0, places), np.append(logs, math.log(least) if least > 0 else -math.inf)
     told = np.append(values[:-1] > -np.inf, True)
     last = int(np.sum(told)) - 1  # from the last place that tells anything on
-    power = of_lines(slopes[: last + 1], np.append(values[:last], values[-1]))
-    levels = -epsilon - _LEVELS
-    reached = levels
-    for _ in range(group.size):
-        reached = power.at(reached)
-    reached = np.minimum(reached, 0.0) - 1e-12 - 2.0**-48 * group.size * (1 + np.abs(levels) + epsilon)
-    found = reached + np.log(np.maximum(-np.expm1(np.minimum(epsilon + levels - reached, 0.0)), 0.0))
-    best = float(np.max(np.nan_to_num(found, nan=-np.inf, neginf=-np.inf)))
-    return best - 1e-12 if best > -1e300 else -math.inf
+    record = gains.of_lines(slopes[: last + 1], np.append(values[:last], values[-1]))
+    return gains.log_delta(record.times(group.size, upper=False, share=_LOST), epsilon, upper=False)
 
 
 def _log_deltas(steps: Steps, places: Array) -> Array:

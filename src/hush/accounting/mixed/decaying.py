@@ -13,10 +13,12 @@ atoms besides, so its delta exceeds the other's by no more than Chernoff's bound
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hush.accounting.contours import crossing
 from hush.accounting.contours.crossing import EPSILON_LIMIT, certified_root
@@ -26,6 +28,7 @@ from hush.accounting.mixed import unbinned
 from hush.accounting.mixed.binned import is_open
 from hush.accounting.mixed.scattered import TERMS, Steps, Task, averaged_curve
 from hush.accounting.mixed.tilted import Side, saddle
+from hush.accounting.pairs.bounded import largest_total
 from hush.accounting.pairs.losses import Array, Pair
 from hush.accounting.pairs.points import GaussianLaw
 from hush.accounting.pairs.standing import few_of
@@ -41,6 +44,7 @@ _LEAST, _FEWER, _MOST, _LONGEST = 8, 1024, 4096, 16384  # nodes: where bins serv
 _PRODUCTS = 4_000_000  # or of a node and a point no more than that
 _BLUNT = -5.0  # log of what may be left out where only the size of a delta is asked for
 _CLEARLY = 0.3  # logs of deltas that a saddle point tells apart
+_LINES = 12  # for a whole curve
 
 
 def fits(steps: Steps) -> bool:
@@ -120,6 +124,59 @@ def log_delta(steps: Steps, epsilons: Array, tolerance: float) -> tuple[Array, A
             low, high = curve(epsilons[k : k + 1])
             lower[k], upper[k] = float(low[0]), float(high[0])
     return np.minimum(lower, upper), np.maximum(lower, upper)
+
+
+@np.errstate(all="ignore")
+def whole(ways: Sequence[Steps], epsilons: Array, least: float, most: float) -> tuple[bool, Array, Array]:
+    """Certified bounds on log delta at many ascending epsilons, the larger of both directions, from a few lines each.
+
+    And whether they are close: as far apart as the `least` for delta itself to be known that well, but no further than
+    the `most`.  They may not be where lines don't decay.
+    """
+    lower, upper = np.full((2, epsilons.size), -np.inf)
+    lines: list[Curve] = []
+    for steps in ways:
+        low, high = np.full(epsilons.size, -np.inf), np.zeros(epsilons.size)
+        for line in lines:  # near 0 they serve both directions
+            known = crossing.mirrored(line)(epsilons)
+            low, high = np.fmax(low, known[0]), np.fmin(high, known[1])
+        lines = _lines(steps, epsilons, (low, high), (least, most), upper)
+        lower, upper = np.maximum(lower, low), np.maximum(upper, high)
+    lower = np.minimum(lower, upper)
+    return not bool(_far_apart(lower, upper, least, most).any()), lower, upper
+
+
+def _far_apart(lower: Array, upper: Array, least: float, most: float) -> NDArray[np.bool_]:
+    return (upper > -np.inf) & ~(upper - lower <= np.clip(least * np.exp(-upper), least, most))
+
+
+def _lines(
+    steps: Steps, epsilons: Array, bounds: tuple[Array, Array], wanted: tuple[float, float], rival: Array
+) -> list[Curve]:
+    """Lines in the middle of what isn't known, each of which serves many epsilons; bounds are drawn closer, in place.
+
+    What lies below a rival need be known no better.
+    """
+    task, few, (low, high), (least, most) = Task.of(steps), Task.of(few_of(steps).counted), bounds, wanted
+    found: list[Curve] = []
+    high[epsilons >= largest_total(steps)] = -np.inf
+    place = -1
+    while len(found) < _LINES:
+        waiting = np.flatnonzero((high > rival) & _far_apart(low, high, least, most))
+        if waiting.size == 0 or place in waiting:
+            break  # all is known, or lines are blunt
+        place = int(waiting[waiting.size // 2])
+        epsilon = float(epsilons[place])
+        c, size = _aimed(few, epsilon, min(few.rough(epsilon), -1e-3))
+        curve = _looked_at(
+            (few, task), c, epsilon, size, float(np.clip(least * math.exp(min(-size, 700.0)), least, most))
+        )
+        if curve is None:
+            break  # nor would others be sharp
+        found.append(curve)
+        ends = curve(epsilons[waiting])
+        low[waiting], high[waiting] = np.fmax(low[waiting], ends[0]), np.fmin(high[waiting], ends[1])
+    return found
 
 
 @np.errstate(all="ignore")
