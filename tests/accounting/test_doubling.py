@@ -23,7 +23,7 @@ DIGITS = 60
 PLACES = np.geomspace(1e-9, 1e4, 3000)
 
 
-def number(place: float) -> mpmath.mpf:
+def number_at(place: float) -> mpmath.mpf:
     """The type I error at a place."""
     return 1 / (1 + mpmath.exp(-mpmath.mpf(place)))
 
@@ -32,7 +32,7 @@ class Power:
     """The same power curve in many digits, straight between corners."""
 
     def __init__(self, of: Gains) -> None:
-        self.alpha = [mpmath.mpf(0), *(number(x) for x in of.places[1:-1].tolist()), mpmath.mpf(1)]
+        self.alpha = [mpmath.mpf(0), *(number_at(x) for x in of.places[1:-1].tolist()), mpmath.mpf(1)]
         self.beta = [
             a + (mpmath.exp(h) if h > -math.inf else 0) for a, h in zip(self.alpha, of.logs.tolist(), strict=True)
         ]
@@ -64,7 +64,7 @@ def test_gains_of_many_records_are_enclosed_by_a_power_curve_in_many_digits(seed
     with mpmath.workdps(3000 // 2 + DIGITS):
         power = Power(record)
         for level, low, high in zip(levels.tolist(), below.at(levels), above.at(levels), strict=True):
-            reached = first = number(level)
+            reached = first = number_at(level)
             for _ in range(size):
                 reached = power(reached)
             gained = reached - first
@@ -72,6 +72,38 @@ def test_gains_of_many_records_are_enclosed_by_a_power_curve_in_many_digits(seed
             slack = 1e-13 * (1 + abs(truth))  # of the logarithm as a float
             assert low - slack <= truth <= high + slack
             assert high - low <= 4 * size * share + 1e-9 * (1 + abs(level))
+
+
+def least(lines: list[tuple[mpmath.mpf, mpmath.mpf]], alpha: mpmath.mpf) -> mpmath.mpf:
+    """Power below lines of such slopes and intercepts, and below their mirror images."""
+    above = (intercept + slope * alpha for slope, intercept in lines)
+    below = (1 - (1 - alpha - intercept) / slope for slope, intercept in lines)
+    return min(*above, *below, mpmath.mpf(1))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_gains_below_lines_are_enclosed_however_close_to_1_these_begin(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    slopes, logs = np.array([0.0, random.uniform(4.0, 12.0)]), np.array([-1e-12, -random.uniform(20.0, 200.0)])
+    if seed % 2:
+        number = int(random.integers(1, 12))
+        slopes = np.append(0.0, np.sort(random.uniform(0.0, 10.0 ** random.uniform(-6, 2.3), number)))
+        first, scale = -(10.0 ** random.uniform(-13, 0.5)), 10.0 ** random.uniform(-13, 2.0)
+        logs = first - np.append(0.0, np.cumsum(random.exponential(scale, number)))
+    record, size = gains.of_lines(slopes, logs), int(random.integers(1, 9))
+    below, above = (record.times(size, upper=upper, share=1e-9) for upper in (False, True))
+    inner = np.unique(np.concatenate([below.places, above.places, record.places]))
+    inner = inner[np.abs(inner) < 150]
+    levels = np.concatenate([inner, 0.5 * (inner[1:] + inner[:-1]), random.uniform(-20.0, 20.0, 10)])
+    with mpmath.workdps(170):
+        lines = [(mpmath.exp(t), mpmath.exp(v)) for t, v in zip(slopes.tolist(), logs.tolist(), strict=True)]
+        for level, low, high in zip(levels.tolist(), below.at(levels), above.at(levels), strict=True):
+            reached = alpha = number_at(level)
+            for _ in range(size):
+                reached = least(lines, reached)
+            truth = float(mpmath.log(reached - alpha)) if reached > alpha else -math.inf
+            assert low <= truth + 4e-15 * (1 + abs(truth))
+            assert high >= truth - 4e-15 * (1 + abs(truth))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -237,3 +269,26 @@ def test_a_million_records_of_pure_promises_lose_nearly_all_they_can(run: Mechan
         0.999 * most < run.group(size).epsilon(1e-6).lower <= run.group(size).epsilon(1e-6).upper <= most * (1 + 1e-12)
     )
     assert run.group(size).delta(most + 1e-6).upper == 0
+
+
+def test_a_group_whose_model_reaches_beyond_the_largest_loss_is_answered() -> None:
+    run = RandomisedResponse(0.44395052393361367, ADD_REMOVE).poisson(0.01)
+    assert 0 < run.group(7).delta(0.0).lower <= run.group(7).delta(0.0).upper < 0.0153
+    assert run.group(7).epsilon(0.4).upper == 0
+
+
+@pytest.mark.parametrize("size", [2, 17, 1000, 1001])
+def test_next_to_no_loss_is_answered_at_any_delta(size: int) -> None:
+    """Links at no losses at all were none, and a chain of none an exception."""
+    run = RandomisedResponse(1e-12, ADD_REMOVE).poisson(0.5)
+    for delta in (1e-300, 1e-13, 0.1):
+        found = run.group(size).epsilon(delta)
+        assert found.width <= max(1e-3 * found.upper, 1e-12)
+        assert found.upper <= 0.5e-12 * size * (1 + 1e-6)
+
+
+def test_whole_curves_tell_finite_losses_apart_beside_a_leak() -> None:
+    """Points were spread out to the leak's own loss, and none was left for the others: 0.4 wide."""
+    for promise, size in ((Guarantees.of(1e-3, 1e-12), 1001), (Guarantees.of(6.28e-5, 1e-12), 20_000)):
+        curve = promise.group(size).tradeoff(200)
+        assert np.max(curve.upper - curve.lower) < 1e-3

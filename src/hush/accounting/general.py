@@ -70,14 +70,13 @@ def _group_epsilon(group: Group, delta: float, aim: float) -> tuple[float, float
     log_delta, least, most = math.log(delta), 0.0, math.inf
     if log_delta < engines.NEAR_ONE and grouped.fits(group):
         least, most = grouped.epsilon(group, log_delta, aim)
-        most = min(most, largest(group)[1])
         # whole curves take seconds
         dear = group.size > LONGEST or any(heavy.fits(steps) for steps in directions(group.inner))
         if dear and least == 0 and math.isinf(most):  # its tails' digits end before the chain does
             beyond = grouped.log_delta(group, EPSILON_LIMIT, aim)[0] > log_delta
             least = EPSILON_LIMIT if beyond else group.inner.epsilon(delta).lower
-        if dear or least >= EPSILON_LIMIT or most - least <= 1.1 * aim * most < math.inf:
-            return least, most
+        if dear or least >= EPSILON_LIMIT or most < math.inf:
+            return least, min(most, largest(group)[1])
     curve = single.curve(group.pair_above(delta * _FAR_BELOW))
     low, high = crossing.root_of_each(curve, 1.0, log_delta, aim)
     return max(least, low), min(most, high, largest(group)[1])

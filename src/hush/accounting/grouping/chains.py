@@ -249,6 +249,8 @@ class Chain:
         What links gain adds up, so that its digits are kept where powers are hardly more than levels.  Beyond the
         diagonal slopes are less than 1, and powers are followed instead.
         """
+        if (self.glanced if glanced else self.places).size == 0:
+            return np.full(levels.shape, -np.inf)
         lines = self.lines(glanced=glanced)
         least = least_of(*lines)
         found, at = np.full(levels.shape, -np.inf), levels

@@ -25,6 +25,7 @@ from hush.accounting.pairs.losses import Array
 _LOOKS, _CURVES = 3, 2
 _SHARE = 0.1  # of the width asked for: what each kind of error may take
 _MOST, _FEW = 3000, 400  # points, and how many are worth a try
+_LEFT = 1e-3  # of log delta
 _FINEST = 1e-12  # where next to nothing is left
 _LOOSELY = 0.3  # of log delta: what points beside the stretch are asked for
 _SPARE = 4  # times as many records as are enough
@@ -156,8 +157,13 @@ class Task:
         Where delta falls like e^{-c e}, chords of length h in e cut c (c + 1) h^2/8 delta off, of 1 + c (1 - e^-e)
         times it.
         """
-        low, high = (1 - _MARGIN) * met.low, min((1 + _MARGIN) * met.high + 1e-12, self.largest)
+        # from where on next to nothing but the least delta is left there is nothing to be told apart
+        told = self.model.epsilons[self.model.logs > self.log_least + _LEFT]
+        high = min((1 + _MARGIN) * min(met.high, told[-1] if told.size else math.inf) + 1e-12, self.largest)
+        low = (1 - _MARGIN) * min(met.low, high)
         fine = low + (high - low) * np.union1d(np.linspace(0.0, 1.0, 4 * _MOST), np.geomspace(1e-6, 1.0, 500))
+        known = self.model.epsilons
+        fine = np.union1d(fine, known[(known > low) & (known < high)])
         falls = np.maximum(model.falls(fine), 1e-9)
         gained = 1 + falls * -np.expm1(-fine)
         apart = np.maximum(np.sqrt(8 / 3 * share * gained / (falls * (falls + 1))), 1e-9 * high)

@@ -59,11 +59,19 @@ class Gains:
 
     @np.errstate(all="ignore")
     def reaching(self, reached: Array) -> Array:
-        """The places that are moved to those, as far as any are."""
-        ends = np.maximum.accumulate(added(self.places, self.logs))
+        """The places that are moved to those, as far as any are.
+
+        Raised gains may be more than is left, 1 - a: places are those of the straight line beyond.
+        """
+        ends, left = np.maximum.accumulate(added(self.places, self.logs)), _log(-self.places)
+        beyond = np.where(self.logs > left, self.logs + np.log(-np.expm1(left - self.logs)), -np.inf)
         reached = reached[(reached > ends[0]) & (reached < np.inf)]
         k = np.clip(np.searchsorted(ends, reached, side="right") - 1, 0, ends.size - 2)
         rest, part = _weights(reached, ends[k], ends[k + 1])
+        over = ends[k + 1] == np.inf
+        whole = np.logaddexp(_log(-ends[k]), beyond[k + 1])
+        rest = np.where(over, np.logaddexp(_log(-reached), beyond[k + 1]) - whole, rest)
+        part = np.where(over, _log_apart(ends[k], reached) - whole, part)
         low, high = self.places[k], self.places[k + 1]
         found = np.logaddexp(rest + _log(low), part + _log(high)) - np.logaddexp(rest + _log(-low), part + _log(-high))
         found = np.clip(found, low, high)
@@ -72,8 +80,9 @@ class Gains:
     def times(self, size: int, *, upper: bool, share: float, deepest: float = DEEPEST) -> Gains:
         """Those of so many records, by doubling, at no cost of more than a share; levels of e^-deepest at least."""
         share = share / (2 * size.bit_length())
-        doubt = _doubt(self.places, self.logs)
-        begun = Gains(self.places, self.logs + doubt if upper else self.logs - doubt)
+        doubt = self.places.size * _doubt(self.places, self.logs)  # as mirror images are off by, sums of so many
+        logs = _steady(self.places, self.logs + doubt) if upper else self.logs - doubt
+        begun = Gains(self.places, logs)
         result, double = None, begun.thinned(share, deepest, upper=upper)
         while True:
             if size % 2:
@@ -103,7 +112,7 @@ class Gains:
                 cut = np.where(dropped, np.maximum(above, 0.0), 0.0)
                 np.maximum.at(raised, odd - 1, cut)
                 np.maximum.at(raised, odd + 1, cut)
-                logs = _rising(places, logs + raised)
+                logs = _steady(places, logs + raised)
             kept = np.ones(places.size, dtype=bool)
             kept[odd[dropped]] = False
             places, logs = places[kept], logs[kept]
@@ -126,30 +135,31 @@ class Gains:
         return places, np.concatenate([[begin, first], self.logs[inner], [last, -np.inf]])
 
 
-def _rising(places: Array, logs: Array) -> Array:
-    """Raised where, after a neighbour was, powers would fall: to its power."""
-    ends = added(places, logs)
-    ends[np.isposinf(ends)] = -np.inf  # of 1 less such a power nothing is left beside the gain
-    low = (ends < np.maximum.accumulate(ends)) & np.isfinite(ends)
-    if not low.any():
-        return logs
-    highest = np.maximum.accumulate(np.where(low | np.isneginf(ends), 0, np.arange(ends.size)))[low]
-    before, after, gained = places[highest], places[low], logs[highest]
-    apart = _log(after) + _log(-before) + np.log(-np.expm1(before - after))
-    same = gained + np.log(-np.expm1(np.minimum(apart - gained, 0.0)))
-    logs[low] = np.maximum(logs[low], same + _doubt(after, gained))
+def _steady(places: Array, logs: Array) -> Array:
+    """Raised until h/a falls and h/(1 - a) rises, as those of a concave h do: h then changes no faster than places."""
+    less, more = _log(places), _log(-places)
+    inner = slice(1, -1)  # of a at the first nothing is known so, nor of 1 - a at the last
+    rising = np.maximum.accumulate(logs[:-1] - more[:-1])[1:] + more[inner]
+    falling = np.maximum.accumulate((logs[inner] - less[inner])[::-1])[::-1] + less[inner]
+    logs = logs.copy()
+    logs[inner] = np.maximum(rising, falling) + _doubt(places[inner], logs[inner])
     return logs
 
 
+@np.errstate(all="ignore")
 def of_lines(log_slopes: Array, log_intercepts: Array) -> Gains:
-    """Power below the least of straight lines with slopes of at least 1, up to the diagonal, and its mirror image."""
+    """Power below the least of straight lines with slopes of at least 1, up to the diagonal, and its mirror image.
+
+    What power leaves, 1 - g, is what is left at the diagonal and what is gained up to there: positive terms.
+    """
     least = least_of(log_slopes, log_intercepts)
     alpha = np.append(least.starts[: least.last + 1], least.end)
-    with np.errstate(all="ignore"):
-        places = alpha - np.log(-np.expm1(alpha))
-        logs = np.append(least.intercepts[0], least.at(alpha[1:]))
-        # the mirror image of (a, g) is (1 - g, 1 - a), with the same gain
-        mirrored = -added(places, logs)[::-1]
+    places = alpha - np.log(-np.expm1(alpha))
+    logs = np.append(least.intercepts[0], least.at(alpha[1:]))
+    rises = least.slopes[: least.last + 1] + alpha[1:] + np.log(-np.expm1(alpha[:-1] - alpha[1:]))
+    left = np.logaddexp.accumulate(np.append(rises, least.end)[::-1])
+    # the mirror image of (a, g) is (1 - g, 1 - a), with the same gain
+    mirrored = left - np.logaddexp(alpha, logs)[::-1]
     places, logs = np.concatenate([places, mirrored, [np.inf]]), np.concatenate([logs, logs[::-1], [-np.inf]])
     order = np.argsort(places, kind="stable")
     places, kept = np.unique(places[order], return_index=True)
@@ -198,8 +208,8 @@ def slopes(gains: Gains) -> Array:
 
 
 def _log_apart(low: Array, high: Array) -> Array:
-    """log of a_1 - a_0 at places x_0 < x_1."""
-    return _log(high) + _log(-low) + np.log(-np.expm1(low - high))
+    """log of a_1 - a_0 at places x_0 <= x_1."""
+    return _log(high) + _log(-low) + np.log(-np.expm1(np.minimum(low - high, 0.0)))
 
 
 @np.errstate(all="ignore")

@@ -37,6 +37,7 @@ _SMOOTH = 100  # steps
 _ROUGHLY = 0.1  # of epsilon: as well as that is known
 _OUT = 2.0  # times the largest epsilon that is told: further than any first link
 _GLANCED, _BLUNT = 1e-4, 5e-4  # of log delta: what a few lines are asked for, and known no better are blunt
+_NEARLY = 0.1  # of epsilon or log delta: where lines are blunt others wouldn't be much closer
 _QUICKER = 12.0  # times the tolerance: narrow for log delta, which changes faster than epsilon
 
 
@@ -55,13 +56,14 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
     found = task.epsilon(log_delta, tolerance, quickly=True)
     if is_narrow(*found, tolerance):
         return found
-    if _is_drawn(group) and _are_blunt(asked, log_delta=log_delta):
-        found = within(found, _by_curves(group, asked, found, log_delta, tolerance))
-        if is_narrow(*found, _QUICKER * tolerance):
-            return found  # links would hardly say more
-    for attempt in (_by_links, _by_saddles):
+    attempts, enough = [_by_links, _by_saddles], tolerance
+    if _is_drawn(group):
+        blunt = _are_blunt(asked, log_delta=log_delta)
+        attempts.insert(0 if blunt else 1, _by_curves)
+        enough = _NEARLY if blunt else tolerance
+    for attempt in attempts:
         found = within(found, attempt(group, asked, found, log_delta, tolerance))
-        if is_narrow(*found, tolerance):
+        if is_narrow(*found, enough):
             break
     return found
 
@@ -124,15 +126,30 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
     low, high = task.log_delta(epsilon, tolerance, quickly=True)
     if high - low <= tolerance * max(1.0, -high) or low >= -tolerance:
         return low, high
-    if _is_drawn(group) and _are_blunt(asked, epsilon=epsilon):
-        least, most, told = _drawing(group, asked[1]).log_delta(epsilon, tolerance)
+    attempts, enough = [_delta_by_links, _delta_by_saddles], _QUICKER * tolerance
+    if _is_drawn(group):
+        blunt = _are_blunt(asked, epsilon=epsilon)
+        attempts.insert(0 if blunt else 1, _delta_by_curves)
+        enough = _NEARLY if blunt else enough
+    for attempt in attempts:
+        least, most, told = attempt(group, asked, epsilon, tolerance)
         low, high = within((low, high), (least, most))
-        if told:
-            return low, high
-    low, high = within((low, high), rounds.log_delta(*asked, epsilon, tolerance, largest(group)))
-    if high - low <= _QUICKER * tolerance * max(1.0, -high) or (other := _with_saddles(group, asked)) is None:
-        return low, high
-    return within((low, high), rounds.log_delta(*other, epsilon, tolerance, largest(group)))
+        if told or high - low <= enough * max(1.0, -high):
+            break
+    return low, high
+
+
+def _delta_by_curves(group: Group, asked: Question, epsilon: float, tolerance: float) -> tuple[float, float, bool]:
+    return _drawing(group, asked[1]).log_delta(epsilon, tolerance)
+
+
+def _delta_by_links(group: Group, asked: Question, epsilon: float, tolerance: float) -> tuple[float, float, bool]:
+    return *rounds.log_delta(*asked, epsilon, tolerance, largest(group)), False
+
+
+def _delta_by_saddles(group: Group, asked: Question, epsilon: float, tolerance: float) -> tuple[float, float, bool]:
+    other = _with_saddles(group, asked)
+    return (-math.inf, 0.0, True) if other is None else _delta_by_links(group, other, epsilon, tolerance)
 
 
 def curve(group: Group, epsilons: Array, tolerance: float) -> tuple[Array, Array]:

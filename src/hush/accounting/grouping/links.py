@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -94,6 +95,7 @@ class Model:
         even = np.interp(np.linspace(0.0, number[-1], count), number, fine)
         return np.unique(np.concatenate([[0.0], end * _TOWARDS_ZERO[::8], even]))
 
+    @cached_property
     def levels(self) -> tuple[Array, Array, Array]:
         """Slopes in descending order, and logs of levels and powers that rise with them."""
         falls = np.maximum(-np.gradient(self.logs, self.epsilons), 1e-9)
@@ -109,12 +111,12 @@ class Model:
 
     def falls(self, epsilons: Array) -> Array:
         """How fast log delta falls at epsilons >= 0: where the model is flat, as fast as convexity says."""
-        slopes, alpha, _ = self.levels()
+        slopes, alpha, _ = self.levels
         return np.exp(np.minimum(np.interp(epsilons, slopes[::-1], alpha[::-1]) + epsilons - self.at(epsilons), 50.0))
 
     def chain(self, levels: Array, size: int) -> tuple[Array, Array]:
         """The e_i of chains that begin at these (logs of) levels, one row a link, and the groups' log deltas."""
-        slopes, alpha, power = self.levels()
+        slopes, alpha, power = self.levels
         shift = float(np.exp(self.logs[0]))
         low, high = levels, _complement(levels)
         found = np.empty((size, levels.size))
@@ -138,7 +140,7 @@ class Model:
 
     def climb(self, level: float, power: float, size: int) -> Links | None:
         """The chain that begins at a level, until its power (both logarithms) is more than that; None if it is less."""
-        slopes, alpha, _ = self.levels()
+        slopes, alpha, _ = self.levels
         found: list[float] = []
         at = level
         while len(found) < size and at < min(power + _SPARE, max(power, -3.0), alpha[-1]):
@@ -148,7 +150,7 @@ class Model:
 
     def links(self, size: int, *, log_delta: float | None = None, epsilon: float = 0.0) -> Links:
         """The chain of a group with such a delta, or epsilon."""
-        _, alpha, _ = self.levels()
+        _, alpha, _ = self.levels
         low, high = float(alpha[0]), -1e-6
         next_levels = np.linspace(low, high, _LEVELS)
         for _ in range(4):
@@ -174,14 +176,15 @@ class Model:
 class Envelope(Model):
     """A curve that is known wherever a chain may go, instead of a model: its links are those of the lines it gives."""
 
+    @cached_property
     def levels(self) -> tuple[Array, Array, Array]:
         """Both ends of each line's stretch, nearly: where the curve has a corner, one slope is the best for long."""
-        gains = least_of(self.epsilons, self.logs)
-        ends = np.append(gains.starts[1 : gains.last + 1], gains.end)
+        least = least_of(self.epsilons, self.logs)
+        ends = np.append(least.starts[1 : least.last + 1], least.end)
         begins = np.append(ends[0] - _BEFORE, ends[:-1])
         alpha = np.sort(np.concatenate([(1 - x) * begins + x * ends for x in (_INSIDE, 1 - _INSIDE)]))
-        slopes = np.repeat(gains.slopes[: gains.last + 1], 2)
-        return slopes, alpha, np.minimum(np.logaddexp(alpha, gains.at(alpha)), -1e-300)
+        slopes = np.repeat(least.slopes[: least.last + 1], 2)
+        return slopes, alpha, np.minimum(np.logaddexp(alpha, least.at(alpha)), -1e-300)
 
 
 def extended(epsilons: Array, logs: Array) -> Array:

@@ -154,7 +154,7 @@ def of_steps(log_p: Array, log_q: Array, log_infinite: float, log_middle: float)
 
 
 @dataclass(frozen=True)
-class Gains:
+class LeastLines:
     """What attacks gain, power less type I error, up to the diagonal: the least of straight lines, in logarithms.
 
     The steepest first: logs of slopes, of intercepts, and of the type I errors from which on each is the least.
@@ -169,7 +169,7 @@ class Gains:
         """Where each line has as much power as it leaves unseen type I errors: 1 - alpha."""
         with np.errstate(divide="ignore"):
             return np.asarray(
-                np.log1p(-np.exp(np.minimum(self.intercepts, 0.0))) - np.logaddexp(0.0, self.slopes), dtype=np.float64
+                np.log(-np.expm1(np.minimum(self.intercepts, 0.0))) - np.logaddexp(0.0, self.slopes), dtype=np.float64
             )
 
     @cached_property
@@ -204,34 +204,26 @@ def of_lines(log_slopes: Array, log_intercepts: Array) -> Power:
     return of_steps(least.slopes[: least.last + 1] + log_q, log_q, float(least.intercepts[0]), -np.inf)
 
 
-def least_of(log_slopes: Array, log_intercepts: Array) -> Gains:
-    """The lines that are the least of all somewhere."""
+def least_of(log_slopes: Array, log_intercepts: Array) -> LeastLines:
+    """The lines that are the least of all somewhere.
+
+    A line that meets the next one before it meets the one before is never the least, and of several in a row this says
+    so of each: where those beside it meet lies between both places.
+    """
     order = np.lexsort((log_intercepts, -log_slopes))
     slopes, intercepts = log_slopes[order], log_intercepts[order]
-    kept: list[int] = []
-    starts: list[float] = []
-    for k in range(slopes.size):
-        meets = -math.inf
-        while kept:
-            if intercepts[k] <= intercepts[kept[-1]]:
-                meets = -math.inf
-            else:
-                meets = _meeting(slopes[kept[-1]], intercepts[kept[-1]], slopes[k], intercepts[k])
-                if meets > starts[-1]:
-                    break
-            kept.pop()
-            starts.pop()
-        if not kept:
-            meets = -math.inf
-        kept.append(k)
-        starts.append(meets)
-    return Gains(slopes[kept], intercepts[kept], np.array(starts, dtype=np.float64))
+    lower = intercepts < np.append(np.fmin.accumulate(intercepts[::-1])[::-1][1:], np.inf)
+    while True:  # a flatter line that begins no higher is below everywhere
+        slopes, intercepts = slopes[lower], intercepts[lower]
+        starts = np.append(-np.inf, _meeting(slopes[:-1], intercepts[:-1], slopes[1:], intercepts[1:]))
+        lower = np.append(starts[1:] > starts[:-1], True)
+        if lower.all():
+            return LeastLines(slopes, intercepts, starts)
 
 
-def _meeting(steep: float, low: float, flat: float, high: float) -> float:
+@np.errstate(all="ignore")
+def _meeting(steep: Array, low: Array, flat: Array, high: Array) -> Array:
     """Log of where two lines meet: a steep one that begins low, a flat one that begins high."""
-    apart = -math.expm1(low - high)
-    closer = -math.expm1(flat - steep)
-    if apart <= 0:
-        return -math.inf
-    return high + math.log(apart) - steep - math.log(closer) if closer > 0 else math.inf
+    apart, closer = -np.expm1(low - high), -np.expm1(flat - steep)
+    found = np.where(closer > 0, high + np.log(apart) - steep - np.log(closer), np.inf)
+    return np.asarray(np.where(apart > 0, found, -np.inf))
