@@ -29,6 +29,13 @@ RUNS = [
     (Gaussian(6.6).poisson(4.8e-4) * 709 + Laplace(0.62) * 30, 11, 4e-79),
     (Gaussian(11.1, REPLACE_ONE).poisson(1.1e-3) * 2196 + Guarantees.of(0.82, 0.0, REPLACE_ONE) * 19, 31, 1.7e-8),
     (Gaussian(5439.0).poisson(1.6e-8) * 2_320_000_000 + Laplace(57.7).poisson(0.067) * 6, 46, 4.9e-16),
+    (
+        Gaussian(9.09756, REPLACE_ONE).poisson(0.000170975) * 411
+        + Guarantees.of(0.0307293, 0.0, REPLACE_ONE) * 757
+        + RandomisedResponse(0.0668104, REPLACE_ONE) * 217,
+        40,
+        8.2e-4,
+    ),  # two kinds of coins with 165,000 sums: was [1120, inf]
     (Gaussian(216.0, REPLACE_ONE).uniform(13, of=9_300_000) * 136 + RandomisedResponse(0.8, REPLACE_ONE) * 4, 24, 3e-4),
 ]
 SHALLOW = [

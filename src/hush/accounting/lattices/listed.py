@@ -23,7 +23,7 @@ from hush.accounting.pairs.points import Points, exact, loss_range
 Steps = Sequence[tuple[Pair, int]]
 
 _UNIT = 2.0**-50
-_MOST = 1500  # sums of few outcomes
+_MOST = 200_000  # sums of few outcomes
 _EVEN = 24_000  # points of a sum of bounded losses
 _ALL = 200_000  # of a list
 _WHOLE = 1_000_000  # chords at once
