@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from hush.accounting import Gaussian, Guarantees, Laplace, Mechanism, Projected, RandomisedResponse
+from hush.accounting import Gaussian, Guarantees, Laplace, Mechanism, Projected, RandomisedResponse, calibrate
 from hush.accounting.gaussian.closed import gaussian_curve
 from hush.accounting.grouping import doubling, gains, grouped, rounds
 from hush.accounting.grouping.asked import Asked
@@ -292,3 +292,15 @@ def test_whole_curves_tell_finite_losses_apart_beside_a_leak() -> None:
     for promise, size in ((Guarantees.of(1e-3, 1e-12), 1001), (Guarantees.of(6.28e-5, 1e-12), 20_000)):
         curve = promise.group(size).tradeoff(200)
         assert np.max(curve.upper - curve.lower) < 1e-3
+
+
+@pytest.mark.parametrize(("noise", "size"), [(100.0, 2), (208.8, 4), (10.0, 2), (9.0, 2), (208.8, 20_000)])
+def test_deltas_far_below_what_is_asked_for_are_told_to_be(noise: float, size: int) -> None:
+    """They were [0, 1] where one hit more would be needed than any epsilon that far out."""
+    group = (Gaussian(noise).poisson(0.01) * 100).group(size)
+    assert group.delta(2.0 if size < 100 else 5000.0).upper < 1e-100
+
+
+def test_noise_for_thousands_of_records_is_found() -> None:
+    found = calibrate.noise(lambda noise: (Gaussian(noise).poisson(0.01) * 100).group(3000), epsilon=3, delta=1e-5)
+    assert 0.999 * 3 < (Gaussian(found).poisson(0.01) * 100).group(3000).epsilon(1e-5).upper <= 3

@@ -76,7 +76,7 @@ class Task:
 
         Where each record's attack gains many times as much as those before, what they are off adds up.
         """
-        counted = math.exp(met.level - met.gain) - math.expm1(min(met.delta - met.gain, 0.0))
+        counted = math.exp(min(met.level - met.gain, 700.0)) - math.expm1(min(met.delta - met.gain, 0.0))
         return min(max(epsilon * counted / (1 + min(met.size, met.epsilon)), _FINEST), _LOOSELY)
 
     @np.errstate(all="ignore")

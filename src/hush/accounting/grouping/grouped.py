@@ -13,7 +13,7 @@ import numpy as np
 
 from hush.accounting.contours.crossing import EPSILON_LIMIT, is_narrow, within
 from hush.accounting.gaussian.contour import ADD, REMOVE
-from hush.accounting.grouping import chains, doubling, drawn, rounds, saddles
+from hush.accounting.grouping import chains, doubling, drawn, rounds, saddles, touching
 from hush.accounting.grouping.asked import Asked
 from hush.accounting.grouping.links import Model
 from hush.accounting.grouping.makers import Binned, Maker, Whole
@@ -33,6 +33,7 @@ from hush.accounting.pairs.projection import deepened
 
 _SMALLEST = 1e-120  # delta of a single record's whole curve
 _LOWEST = -700.0  # log of a delta that is a floating-point number with all its digits
+_NONE = -240.0  # of one that is next to none: a little smaller than the smallest that are asked for
 _SMOOTH = 100  # steps
 _ROUGHLY = 0.1  # of epsilon: as well as that is known
 _OUT = 2.0  # times the largest epsilon that is told: further than any first link
@@ -121,6 +122,9 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
     task = doubling.Task(*asked, largest(group))
     if (seen := log_by_equal_links(*asked[:3], epsilon, -tolerance)) > -tolerance:
         return seen, 0.0
+    unseen = touching.at_epsilon(task.model, group.size, epsilon).delta < _LOWEST
+    if unseen and _is_none(group, epsilon):
+        return -math.inf, _NONE
     if group.size > chains.LONGEST:
         return task.log_delta(epsilon, tolerance)
     low, high = task.log_delta(epsilon, tolerance, quickly=True)
@@ -136,7 +140,14 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
         low, high = within((low, high), (least, most))
         if told or high - low <= enough * max(1.0, -high):
             break
+    if low == -math.inf and high > _NONE and not unseen and _is_none(group, epsilon):
+        return low, _NONE
     return low, high
+
+
+def _is_none(group: Group, at: float) -> bool:
+    """Whether delta is next to none: epsilons are known there where deltas further out aren't."""
+    return epsilon(group, _NONE, _ROUGHLY)[1] <= at
 
 
 def _delta_by_curves(group: Group, asked: Question, epsilon: float, tolerance: float) -> tuple[float, float, bool]:
