@@ -38,7 +38,6 @@ _SMOOTH = 100  # steps
 _ROUGHLY = 0.1  # of epsilon: as well as that is known
 _OUT = 2.0  # times the largest epsilon that is told: further than any first link
 _GLANCED, _BLUNT = 1e-4, 5e-4  # of log delta: what a few lines are asked for, and known no better are blunt
-_NEARLY = 0.1  # of epsilon or log delta: where lines are blunt others wouldn't be much closer
 _QUICKER = 12.0  # times the tolerance: narrow for log delta, which changes faster than epsilon
 
 
@@ -57,14 +56,12 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
     found = task.epsilon(log_delta, tolerance, quickly=True)
     if is_narrow(*found, tolerance):
         return found
-    attempts, enough = [_by_links, _by_saddles], tolerance
+    attempts = [_by_links, _by_saddles]
     if _is_drawn(group):
-        blunt = _are_blunt(asked, log_delta=log_delta)
-        attempts.insert(0 if blunt else 1, _by_curves)
-        enough = _NEARLY if blunt else tolerance
+        attempts.insert(0 if _are_blunt(asked, log_delta=log_delta) else 1, _by_curves)
     for attempt in attempts:
         found = within(found, attempt(group, asked, found, log_delta, tolerance))
-        if is_narrow(*found, enough):
+        if is_narrow(*found, tolerance):
             break
     return found
 
@@ -130,15 +127,13 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
     low, high = task.log_delta(epsilon, tolerance, quickly=True)
     if high - low <= tolerance * max(1.0, -high) or low >= -tolerance:
         return low, high
-    attempts, enough = [_delta_by_links, _delta_by_saddles], _QUICKER * tolerance
+    attempts = [_delta_by_links, _delta_by_saddles]
     if _is_drawn(group):
-        blunt = _are_blunt(asked, epsilon=epsilon)
-        attempts.insert(0 if blunt else 1, _delta_by_curves)
-        enough = _NEARLY if blunt else enough
+        attempts.insert(0 if _are_blunt(asked, epsilon=epsilon) else 1, _delta_by_curves)
     for attempt in attempts:
         least, most, told = attempt(group, asked, epsilon, tolerance)
         low, high = within((low, high), (least, most))
-        if told or high - low <= enough * max(1.0, -high):
+        if told or high - low <= _QUICKER * tolerance * max(1.0, -high):
             break
     if low == -math.inf and high > _NONE and not unseen and _is_none(group, epsilon):
         return low, _NONE
