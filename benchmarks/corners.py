@@ -147,6 +147,13 @@ def beside(random: Random) -> Mechanism:
     return group * whole(random, 1, 100) + other
 
 
+def crowd(random: Random) -> Mechanism:
+    """A thousand to a million records."""
+    kinds = (moderate, alone, mixed, uniform, replaced, poisson)
+    inner = kinds[int(random.integers(len(kinds)))](random)
+    return inner.group(whole(random, 1001, 1e6))
+
+
 FAMILIES: dict[str, Callable[[Random], Mechanism]] = {
     "poisson": poisson,
     "moderate": moderate,
@@ -160,6 +167,7 @@ FAMILIES: dict[str, Callable[[Random], Mechanism]] = {
     "schedules": scheduled,
     "groups": grouped,
     "beside": beside,
+    "crowds": crowd,
 }
 
 

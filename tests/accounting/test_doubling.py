@@ -141,8 +141,9 @@ def test_thinned_gains_are_on_the_safe_side_and_no_further_off_than_was_said() -
         assert below.places.size < record.places.size
         assert np.all(below.at(places) <= exact + 1e-12)
         assert np.all(above.at(places) >= exact - 1e-12)
-        assert np.all(below.at(places) >= exact - share - 1e-12)
-        assert np.all(above.at(places) <= exact + 2 * share + 1e-12)
+        off = share * gains.allowed(places) * 1.1  # corners nearby may be allowed a little more
+        assert np.all(below.at(places) >= exact - off - 1e-12)
+        assert np.all(above.at(places) <= exact + 2 * off + 1e-12)
 
 
 def gaussian_task(mu: float, size: int) -> doubling.Task:
@@ -257,8 +258,8 @@ def test_what_nothing_is_left_of_is_told_in_finite_time() -> None:
     found = Laplace(1e4).group(10_000).delta(1.0)
     assert found.lower == 0
     assert found.upper < 1e-7
-    flat = Gains(np.append(np.linspace(-7.0, 7.0, 7000), np.inf), np.append(np.full(7000, -1.0), -np.inf))
-    assert flat.thinned(0.0, upper=True).places.size <= 6000
+    flat = Gains(np.append(np.linspace(-7.0, 7.0, 40_000), np.inf), np.append(np.full(40_000, -1.0), -np.inf))
+    assert flat.thinned(0.0, upper=True).places.size <= 30_000
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, RandomisedResponse
 from hush.accounting.gaussian.closed import gaussian_curve
-from hush.accounting.grouping import seen
+from hush.accounting.grouping import seen, told
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions
 from hush.accounting.releases import Projected
@@ -36,7 +36,7 @@ RUNS = [
 @pytest.mark.parametrize("run", RUNS, ids=str)
 def test_a_single_records_deltas_are_at_least_what_is_seen(run: Mechanism) -> None:
     places = np.geomspace(0.05, 400.0, 8)
-    logs = np.max([seen._log_deltas(steps, places) for steps in directions(run)], axis=0)
+    logs = np.max([told.log_deltas(steps, places) for steps in directions(run)], axis=0)
     assert np.any(logs > -500)
     for place, log in zip(places.tolist(), logs.tolist(), strict=True):
         assert math.exp(log) <= run.delta(place).upper * (1 + 1e-9)
@@ -86,4 +86,4 @@ def test_tilts_tell_of_plain_noise_nearly_all_there_is(steps: int, epsilon: floa
     mu = 3 / math.sqrt(steps)
     (way, *_) = directions(Gaussian(1 / mu) * steps)
     exact = float(gaussian_curve(9.0)(np.array([epsilon]))[0][0])
-    assert 1.2 * exact - 1 < seen._by_tilts(way, np.array([epsilon]))[0] <= exact
+    assert 1.2 * exact - 1 < told._by_tilts(way, np.array([epsilon]))[0] <= exact

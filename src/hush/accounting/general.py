@@ -68,7 +68,7 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
 def _group_epsilon(group: Group, delta: float, aim: float) -> tuple[float, float]:
     """By its chain or, where that isn't enough, from its whole curve."""
     log_delta, least, most = math.log(delta), 0.0, math.inf
-    if log_delta < engines.NEAR_ONE and grouped.fits(group):
+    if (log_delta < engines.NEAR_ONE or group.size > LONGEST) and grouped.fits(group):
         least, most = grouped.epsilon(group, log_delta, aim)
         # whole curves take seconds
         dear = group.size > LONGEST or any(heavy.fits(steps) for steps in directions(group.inner))

@@ -25,8 +25,8 @@ _APART = 11.0
 """Widths between the end of bulk and the beginning of huge."""
 _CUTS = np.append(np.arange(9.0, 40.0, 0.5), np.arange(40.0, 240.0, 5.0))
 """Widths beyond which bulk is cut off."""
-_FURTHEST = 120.0
-"""Standard deviations at which huge may begin: deltas down to e^-7000.  Cells grow in number with it."""
+_FURTHEST = 210.0
+"""Standard deviations at which huge may begin: deltas down to e^-20,000.  Cells grow in number with it."""
 _LOWEST = 1024
 """Half widths by which the end of bulk is lowered at most."""
 _LITTLE = 0.1

@@ -29,6 +29,7 @@ _TOGETHER = 24  # epsilons asked of a line at once
 _NEAREST = 6  # lines that are kept, asked for one epsilon
 _USELESS = 0.1  # of log delta, or of 100: known no better
 _LOST = 3  # such lines, and no more are set up: the next ones would be as bad
+_FARTHER = 3.0  # times as far: where a bound that costs little serves
 _FURTHEST = 8.0  # times as far, where lines serve as much
 _MOSTLY = 0.7  # of those a line was set up for: if they are left, lines are sharp just where they are set up
 _SAME = 0.003  # where a new one would say the same
@@ -153,6 +154,14 @@ class Asked:
             alone = not unserved[close == where].any() and np.mean(unserved) > _MOSTLY
             tried[where if alone else near] |= further <= 1
             further = min(2 * further, _FURTHEST) if not unserved.any() else min(further / 4, 1.0) if alone else 1.0
+        blunt = np.flatnonzero(is_wide() & ~(upper - lower <= _USELESS * np.clip(-upper, 1.0, 100.0)))
+        if blunt.size:
+            lower[blunt] = np.fmax(lower[blunt], maker.glance(epsilons[blunt]))
+        scales = np.floor(np.log(np.maximum(epsilons[blunt], 1e-300)) / math.log(_FARTHER))
+        for some in (blunt[scales == scale] for scale in np.unique(scales)):
+            deepest = some[-1]
+            bound = maker.bound(epsilons[some], float(epsilons[deepest]), float(sizes[deepest]))
+            upper[some] = np.fmin(upper[some], bound)
         return lower, upper
 
 

@@ -9,7 +9,9 @@ one has looked.  If both bounds are too far apart, a closer look is had.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -22,18 +24,42 @@ from hush.accounting.grouping.makers import DEEP
 from hush.accounting.grouping.touching import Touched
 from hush.accounting.pairs.losses import Array
 
-_LOOKS, _CURVES = 3, 2
+_LOOKS, _CURVES = 4, 2
 _SHARE = 0.1  # of the width asked for: what each kind of error may take
 _MOST, _FEW = 3000, 400  # points, and how many are worth a try
 _LEFT = 1e-3  # of log delta
 _FINEST = 1e-12  # where next to nothing is left
 _LOOSELY = 0.3  # of log delta: what points beside the stretch are asked for
-_SPARE = 4  # times as many records as are enough
+_COARSE = 1e-3  # of log delta: what a first look tells
+_SHALLOW = -150.0  # a log delta of which lines cost little
+_ROUGHLY = 1e-3
 _BESIDE = np.array([0.7, 0.9, 1.1, 1.3])
 _MARGIN = 0.03  # of the stretch's ends
 _STEEPEST = 8.0  # times as wide as a share of itself a log delta may be where it falls quickly
+_EASIER = 12.0  # times as wide as a log delta may be that isn't known from a few points
 _WORTH = 0.7  # times what was known before: a look that was worth it
 _CORRECTED = 60  # places where a model is moved to what was found
+
+
+class _Told(Protocol):
+    def __call__(self, total: Gains, *, upper: bool) -> float: ...
+
+
+class _Room(Protocol):
+    def __call__(self, met: Touched, low: float, high: float, *, hard: bool) -> float: ...
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question: where a model has it that attacks touch, what gains tell, how wide that may be, and what is enough.
+
+    Where it is hard to tell, answers may be wider.
+    """
+
+    touched: Callable[[Model], Touched]
+    told: _Told
+    room: _Room
+    enough: float
 
 
 @dataclass(frozen=True)
@@ -45,63 +71,67 @@ class Task:
     size: int
     log_least: float
     largest: float = math.inf
+    glance: Callable[[Array], Array] = lambda epsilons: np.full(epsilons.shape, -np.inf)
+    """Lower bounds that cost little."""
 
-    @np.errstate(all="ignore")
     def epsilon(self, log_delta: float, tolerance: float, *, quickly: bool = False) -> tuple[float, float]:
         """Certified bounds on epsilon, or (1e4, inf) as soon as so many records are seen to be beyond.
 
         Quickly: from one look or, where that takes many points, none.
         """
-        low, high, aim, model = 0.0, math.inf, _SHARE * tolerance, self.model
-        for k in range(1 if quickly else _LOOKS):
-            met = touching.at_delta(model, self.size, log_delta)
-            share = self._share(met, aim * max(met.epsilon, low))
-            places, wanted = self._places(model, met, share)
-            if quickly and places.size > _FEW:
-                break
-            below, above, model = self._near(model, places, wanted)
-            before = high - low
-            low = max(low, gains.epsilon(below.times(met.size, upper=False, share=share), log_delta, upper=False))
-            if low >= EPSILON_LIMIT:
-                return EPSILON_LIMIT, math.inf
-            total = above.times(self.size, upper=True, share=share)
-            high = min(high, gains.epsilon(total, log_delta, upper=True))
-            if high - low <= max(tolerance * high, 1e-12) < math.inf or (k > 0 and not high - low < _WORTH * before):
-                break
-            aim *= min(max(_WORTH * tolerance * high / (high - low), 0.05), 0.5) if high < math.inf else 0.3
-        return low, high
 
-    def _share(self, met: Touched, epsilon: float) -> float:
-        """What gains may be off for so much of epsilon, log(1 + (gain - delta)/level).
+        def told(total: Gains, *, upper: bool) -> float:
+            return gains.epsilon(total, log_delta, upper=upper)
 
-        Where each record's attack gains many times as much as those before, what they are off adds up.
-        """
-        counted = math.exp(min(met.level - met.gain, 700.0)) - math.expm1(min(met.delta - met.gain, 0.0))
-        return min(max(epsilon * counted / (1 + min(met.size, met.epsilon)), _FINEST), _LOOSELY)
+        def room(met: Touched, low: float, high: float, *, hard: bool) -> float:
+            return max(tolerance * (high if high < math.inf else max(met.epsilon, low)), 1e-12)
 
-    @np.errstate(all="ignore")
+        asked = _Asked(lambda model: touching.at_delta(model, self.size, log_delta), told, room, EPSILON_LIMIT)
+        low, high = self._narrowed(asked, 0.0, math.inf, quickly=quickly)
+        return (EPSILON_LIMIT, math.inf) if low >= EPSILON_LIMIT else (low, high)
+
     def log_delta(self, at: float, tolerance: float, *, quickly: bool = False) -> tuple[float, float]:
         """Certified bounds on log delta at one epsilon."""
-        if (low := self._next_to_one(at, tolerance)) >= -tolerance:
-            return low, 0.0
-        high, aim, model = 0.0, _SHARE * tolerance, self.model
-        for k in range(1 if quickly else _LOOKS):
-            met = touching.at_epsilon(model, self.size, at)
+
+        def told(total: Gains, *, upper: bool) -> float:
+            return gains.log_delta(total, at, upper=upper)
+
+        def room(met: Touched, low: float, high: float, *, hard: bool) -> float:
             steep = math.exp(min(at + met.level - met.delta, 50.0))
-            scale = max(1.0, -met.delta, min(at * steep, _STEEPEST))
-            share = max(aim * scale * math.exp(min(met.delta - met.gain, 0.0)) / (1 + min(met.size, at)), _FINEST)
+            return tolerance * max((_EASIER if hard else 1) * max(1.0, -met.delta), min(at * steep, _STEEPEST))
+
+        asked = _Asked(lambda model: touching.at_epsilon(model, self.size, at), told, room, -tolerance)
+        return self._narrowed(asked, -math.inf, 0.0, quickly=quickly)
+
+    @np.errstate(all="ignore")
+    def _narrowed(self, asked: _Asked, low: float, high: float, *, quickly: bool) -> tuple[float, float]:
+        """Bounds on an answer, narrower from look to look; where that takes many points, the first has but a few."""
+        model, part, hard = self.model, _SHARE, False
+        for k in range(1 if quickly else _LOOKS):
+            met = asked.touched(model)
+            share = _share(part * asked.room(met, low, high, hard=hard), met)
             places, wanted = self._places(model, met, share)
-            if quickly and places.size > _FEW:
+            coarse = k == 0 and places.size > _FEW
+            hard |= coarse
+            if quickly and coarse:
                 break
+            if coarse:
+                low = asked.told(self._below(met).times(self.size, upper=False, share=_ROUGHLY), upper=False)
+                if low >= asked.enough:
+                    break
+                places, wanted = self._places(model, met, share, _FEW)
+                share, wanted = max(share, _ROUGHLY), np.maximum(wanted, _COARSE * -model.at(places))
             below, above, model = self._near(model, places, wanted)
             before = high - low
-            low = max(low, gains.log_delta(below.times(self.size, upper=False, share=share), at, upper=False))
-            if low >= -tolerance:
+            low = max(low, asked.told(below.times(met.size, upper=False, share=share), upper=False))
+            if low >= asked.enough:
                 break
-            high = min(high, gains.log_delta(above.times(self.size, upper=True, share=share), at, upper=True))
-            if high - low <= tolerance * scale or (k > 0 and not high - low < _WORTH * before):
+            high = min(high, asked.told(above.times(self.size, upper=True, share=share), upper=True))
+            room = asked.room(met, low, high, hard=hard)
+            if high - low <= room or (k > 0 and not high - low < _WORTH * before):
                 break
-            aim *= min(max(_WORTH * tolerance * scale / (high - low), 0.05), 0.5)
+            if not coarse:
+                part *= min(max(_WORTH * room / (high - low), 0.05), 0.5)
         return low, high
 
     @np.errstate(all="ignore")
@@ -128,19 +158,21 @@ class Task:
         below, _, _ = self._near(self.model, *self._places(self.model, met, share))
         return float(below.times(self.size, upper=False, share=share).logs[0])
 
-    def _next_to_one(self, at: float, tolerance: float) -> float:
-        """A lower bound on log delta from a rough look, where far fewer records are enough for one close to 0."""
-        enough = -_SHARE * tolerance
-        met = touching.at_epsilon(self.model, self.size, at, enough)
-        if met.delta < enough or _SPARE * met.size > self.size:
-            return -math.inf
-        below, _, _ = self._near(self.model, *self._places(self.model, met, _LOOSELY))
-        return gains.log_delta(below.times(_SPARE * met.size, upper=False, share=-enough), at, upper=False)
+    def _below(self, met: Touched) -> Gains:
+        """What a record's attack gains at least, from a look that costs little: lines where delta isn't small."""
+        places, wanted = self._places(self.model, met, touching.TRIED, _FEW)
+        sizes = self.model.at(places)
+        near = sizes > _SHALLOW
+        lower, upper = self.glance(places), np.zeros(places.size)
+        low, upper[near] = self.oracle(places[near], sizes[near], np.minimum(wanted, _LOOSELY)[near] / -sizes[near])
+        lower[near] = np.maximum(low, lower[near])
+        lower = np.maximum.accumulate(lower[::-1])[::-1]
+        return gains.of_lines(*lines_below(places, lower, np.minimum.accumulate(upper), self.log_least))
 
     def _near(self, model: Model, places: Array, wanted: Array) -> tuple[Gains, Gains, Model]:
         """A single record's gains there, and the model moved to what was found."""
         sizes = model.at(places)
-        tolerance = np.minimum(wanted, _LOOSELY) / np.clip(-sizes, 1.0, DEEP)
+        tolerance = np.minimum(wanted, np.maximum(_LOOSELY, _COARSE * -sizes)) / np.clip(-sizes, 1.0, DEEP)
         lower, upper = self.oracle(places, sizes, tolerance)
         lower = np.maximum.accumulate(lower[::-1])[::-1]
         upper = below_chords(places, np.minimum.accumulate(upper), self.largest)
@@ -151,7 +183,7 @@ class Task:
             model = model.moved_to(places[known], 0.5 * (lower + upper)[known])
         return below, gains.of_lines(places, upper), model
 
-    def _places(self, model: Model, met: Touched, share: float) -> tuple[Array, Array]:
+    def _places(self, model: Model, met: Touched, share: float, most: int = _MOST) -> tuple[Array, Array]:
         """Epsilons, and how well log delta is wanted there, for what is gained to be off by that share.
 
         Where delta falls like e^{-c e}, chords of length h in e cut c (c + 1) h^2/8 delta off, of 1 + c (1 - e^-e)
@@ -165,14 +197,21 @@ class Task:
         known = self.model.epsilons
         fine = np.union1d(fine, known[(known > low) & (known < high)])
         falls = np.maximum(model.falls(fine), 1e-9)
+        slopes, alpha, _ = model.levels
+        shares = share * gains.allowed(np.interp(fine, slopes[::-1], alpha[::-1]))
         gained = 1 + falls * -np.expm1(-fine)
-        apart = np.maximum(np.sqrt(8 / 3 * share * gained / (falls * (falls + 1))), 1e-9 * high)
+        apart = np.maximum(np.sqrt(8 / 3 * shares * gained / (falls * (falls + 1))), 1e-9 * high)
         number = np.append(0.0, np.cumsum(np.diff(fine) / np.minimum(apart[1:], apart[:-1])))
-        count = int(min(number[-1], _MOST)) + 8
+        count = int(min(number[-1], most)) + 8
         even = np.interp(np.linspace(0.0, number[-1], count), number, fine)
         beside = np.concatenate([[0.0], low * _BESIDE[:2], high * _BESIDE[2:]])
         if math.isfinite(self.largest):
             beside = np.append(beside[beside < self.largest], self.largest)
         places = np.union1d(even, beside)
-        wanted = share * np.interp(places, fine, gained)
+        wanted = np.interp(places, fine, shares * gained)
         return places, np.where((places < low) | (places > high), _LOOSELY, wanted)
+
+
+def _share(off: float, met: Touched) -> float:
+    """What a record's gains may be off for so much of the answer, no more than was tried."""
+    return min(max(off / max(met.owed, 1e-300), _FINEST), touching.TRIED)

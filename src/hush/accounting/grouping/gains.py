@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -28,7 +29,8 @@ DEEPEST = 12_000.0
 """Minus the log of the smallest type I error told apart: epsilons up to 1e4 at deltas down to e^-700."""
 _ULP = 2.0**-52
 _FEWEST = 64  # corners that are never too many
-_MOST = 6000  # and that are too many
+_MOST = 30_000  # and that are too many
+_SHALLOW = 30.0  # minus the log of a type I error
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,18 @@ class Gains:
     places: Array
     logs: Array
 
+    @cached_property
+    def _levels(self) -> tuple[Array, Array]:
+        """log a and log(1 - a) at corners."""
+        return _log(self.places), _log(-self.places)
+
     @np.errstate(all="ignore")
     def at(self, places: Array) -> Array:
         """Logs of gains: sums of two positive terms, with weights that keep their digits near both ends."""
         k = np.clip(np.searchsorted(self.places, places, side="right") - 1, 0, self.places.size - 2)
-        return _between(places, self.places[k], self.places[k + 1], self.logs[k], self.logs[k + 1])
+        less, more = self._levels
+        ends = self.places[k], self.places[k + 1], more[k], less[k + 1]
+        return _between(places, *ends, self.logs[k], self.logs[k + 1])
 
     def moved(self, places: Array) -> Array:
         """Where the powers are, as type I errors: those that the next record's attack begins with."""
@@ -67,14 +76,15 @@ class Gains:
         beyond = np.where(self.logs > left, self.logs + np.log(-np.expm1(left - self.logs)), -np.inf)
         reached = reached[(reached > ends[0]) & (reached < np.inf)]
         k = np.clip(np.searchsorted(ends, reached, side="right") - 1, 0, ends.size - 2)
-        rest, part = _weights(reached, ends[k], ends[k + 1])
+        less, more = _log(ends), _log(-ends)
+        rest, part = _weights(reached, ends[k], ends[k + 1], more[k], less[k + 1])
         over = ends[k + 1] == np.inf
         whole = np.logaddexp(_log(-ends[k]), beyond[k + 1])
         rest = np.where(over, np.logaddexp(_log(-reached), beyond[k + 1]) - whole, rest)
         part = np.where(over, _log_apart(ends[k], reached) - whole, part)
-        low, high = self.places[k], self.places[k + 1]
-        found = np.logaddexp(rest + _log(low), part + _log(high)) - np.logaddexp(rest + _log(-low), part + _log(-high))
-        found = np.clip(found, low, high)
+        first, last = self._levels
+        found = np.logaddexp(rest + first[k], part + first[k + 1]) - np.logaddexp(rest + last[k], part + last[k + 1])
+        found = np.clip(found, self.places[k], self.places[k + 1])
         return np.asarray(found[np.isfinite(found)])
 
     def times(self, size: int, *, upper: bool, share: float, deepest: float = DEEPEST) -> Gains:
@@ -103,10 +113,11 @@ class Gains:
         places, logs = self._within(deepest, upper=upper)
         while places.size > _FEWEST:
             odd = np.arange(2, places.size - 2, 2)
-            chord = _between(places[odd], places[odd - 1], places[odd + 1], logs[odd - 1], logs[odd + 1])
+            low, high = places[odd - 1], places[odd + 1]
+            chord = _between(places[odd], low, high, _log(-low), _log(high), logs[odd - 1], logs[odd + 1])
             above = logs[odd] - chord + _doubt(places[odd], chord)
             share = max(2 * share, _ULP) if places.size > _MOST else share
-            dropped = above <= share
+            dropped = above <= share * allowed(places[odd])
             if upper:  # both neighbours are raised by what was cut off
                 raised = np.zeros(places.size)
                 cut = np.where(dropped, np.maximum(above, 0.0), 0.0)
@@ -169,27 +180,36 @@ def of_lines(log_slopes: Array, log_intercepts: Array) -> Gains:
 @np.errstate(all="ignore")
 def added(places: Array, log_gains: Array) -> Array:
     """The place of a + h: where nothing is left of 1 - a - h, the last."""
-    less, more = _log(places), _log(-places)
+    left = np.log1p(np.exp(-np.abs(places)))
+    less, more = np.minimum(places, 0.0) - left, np.minimum(-places, 0.0) - left
     missed = np.minimum(log_gains - more, 0.0)
     moved = np.where(np.isneginf(places), log_gains, places + np.logaddexp(0.0, log_gains - less))
     return np.asarray(np.where(places == np.inf, np.inf, moved - np.log(-np.expm1(missed))))
 
 
+def allowed(places: Array) -> Array:
+    """How many times as much gains may be off there: deep down it hardly matters from where an attack sets out."""
+    return np.asarray(np.clip(np.abs(places) / _SHALLOW, 1.0, DEEPEST / _SHALLOW))
+
+
 def _log(places: Array) -> Array:
     """log a; of 1 - a at minus the places."""
-    return np.asarray(-np.logaddexp(0.0, -places))
+    return np.asarray(np.minimum(places, 0.0) - np.log1p(np.exp(-np.abs(places))))
 
 
-def _weights(places: Array, low: Array, high: Array) -> tuple[Array, Array]:
-    """Logs of (a_1 - a)/(a_1 - a_0) and (a - a_0)/(a_1 - a_0); a - b = a (1 - b) (1 - e^{y - x}) at places x, y."""
-    whole = np.log(-np.expm1(low - high))
-    rest = _log(-places) - _log(-low) + np.log(-np.expm1(np.minimum(places - high, 0.0))) - whole
-    part = _log(places) - _log(high) + np.log(-np.expm1(np.minimum(low - places, 0.0))) - whole
+def _weights(places: Array, low: Array, high: Array, more: Array, less: Array) -> tuple[Array, Array]:
+    """Logs of (a_1 - a)/(a_1 - a_0) and (a - a_0)/(a_1 - a_0), from log(1 - a_0) and log a_1 too.
+
+    a - b = a (1 - b) (1 - e^{y - x}) at places x, y.
+    """
+    whole, left = np.log(-np.expm1(low - high)), np.log1p(np.exp(-np.abs(places)))
+    rest = np.minimum(-places, 0.0) - left - more + np.log(-np.expm1(np.minimum(places - high, 0.0))) - whole
+    part = np.minimum(places, 0.0) - left - less + np.log(-np.expm1(np.minimum(low - places, 0.0))) - whole
     return np.where(places <= low, 0.0, rest), np.where(places >= high, 0.0, part)
 
 
-def _between(places: Array, low: Array, high: Array, first: Array, last: Array) -> Array:
-    rest, part = _weights(places, low, high)
+def _between(places: Array, low: Array, high: Array, more: Array, less: Array, first: Array, last: Array) -> Array:
+    rest, part = _weights(places, low, high, more, less)
     found = np.logaddexp(rest + first, part + last)
     return np.asarray(np.where(places <= low, first, np.where(places >= high, last, found)))
 

@@ -21,6 +21,7 @@ from hush.accounting.grouping.powers import Power, of_steps
 from hush.accounting.grouping.rough import rough
 from hush.accounting.grouping.samples import Replaced, Sampled
 from hush.accounting.grouping.seen import BESIDE, log_chained, log_reached, log_seen
+from hush.accounting.grouping.told import log_deltas
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions, gaussian_composition, has_renyi, replaced_composition
 from hush.accounting.lattices.listed import apart
@@ -38,6 +39,7 @@ _SMOOTH = 100  # steps
 _ROUGHLY = 0.1  # of epsilon: as well as that is known
 _OUT = 2.0  # times the largest epsilon that is told: further than any first link
 _GLANCED, _BLUNT = 1e-4, 5e-4  # of log delta: what a few lines are asked for, and known no better are blunt
+_NEARLY = 0.01  # of epsilon: where lines are blunt, they are not asked for more
 _QUICKER = 12.0  # times the tolerance: narrow for log delta, which changes faster than epsilon
 
 
@@ -48,7 +50,7 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
     if log_chained(group, EPSILON_LIMIT) > log_delta:
         return EPSILON_LIMIT, math.inf
     asked = _asked(group, log_delta=log_delta)
-    task = doubling.Task(*asked, largest(group))
+    task = _doubling(group, asked)
     if log_by_equal_links(*asked[:3], EPSILON_LIMIT, log_delta) > log_delta:
         return EPSILON_LIMIT, math.inf
     if group.size > chains.LONGEST:
@@ -56,10 +58,13 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
     found = task.epsilon(log_delta, tolerance, quickly=True)
     if is_narrow(*found, tolerance):
         return found
-    attempts = [_by_links, _by_saddles]
+    attempts = [_by_links, _by_saddles, _by_doubling]
+    blunt = _is_drawn(group) and _are_blunt(asked, log_delta=log_delta)
     if _is_drawn(group):
-        attempts.insert(0 if _are_blunt(asked, log_delta=log_delta) else 1, _by_curves)
+        attempts.insert(0 if blunt else 1, _by_curves)
     for attempt in attempts:
+        if blunt and attempt is not _by_doubling and is_narrow(*found, _NEARLY):
+            continue  # lines tell little
         found = within(found, attempt(group, asked, found, log_delta, tolerance))
         if is_narrow(*found, tolerance):
             break
@@ -81,6 +86,11 @@ def _by_saddles(group: Group, asked: Question, found: Interval, log_delta: float
     """With another model, where bins had a say in the first."""
     other = _with_saddles(group, asked)
     return found if other is None else rounds.epsilon(*other, log_delta, tolerance, largest(group))
+
+
+def _by_doubling(group: Group, asked: Question, found: Interval, log_delta: float, tolerance: float) -> Interval:
+    """From many points of the single record's curve: where chains don't converge they tell."""
+    return _doubling(group, asked).epsilon(log_delta, tolerance)
 
 
 def _is_drawn(group: Group) -> bool:
@@ -116,7 +126,7 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
     if seen > -tolerance:
         return seen, 0.0
     asked = _asked(group, epsilon=epsilon)
-    task = doubling.Task(*asked, largest(group))
+    task = _doubling(group, asked)
     if (seen := log_by_equal_links(*asked[:3], epsilon, -tolerance)) > -tolerance:
         return seen, 0.0
     unseen = touching.at_epsilon(task.model, group.size, epsilon).delta < _LOWEST
@@ -127,10 +137,13 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
     low, high = task.log_delta(epsilon, tolerance, quickly=True)
     if high - low <= tolerance * max(1.0, -high) or low >= -tolerance:
         return low, high
-    attempts = [_delta_by_links, _delta_by_saddles]
+    attempts = [_delta_by_links, _delta_by_saddles, _delta_by_doubling]
+    blunt = _is_drawn(group) and _are_blunt(asked, epsilon=epsilon)
     if _is_drawn(group):
-        attempts.insert(0 if _are_blunt(asked, epsilon=epsilon) else 1, _delta_by_curves)
+        attempts.insert(0 if blunt else 1, _delta_by_curves)
     for attempt in attempts:
+        if blunt and attempt is not _delta_by_doubling and high - low <= _QUICKER * _NEARLY * max(1.0, -high):
+            continue
         least, most, told = attempt(group, asked, epsilon, tolerance)
         low, high = within((low, high), (least, most))
         if told or high - low <= _QUICKER * tolerance * max(1.0, -high):
@@ -155,18 +168,22 @@ def _delta_by_links(group: Group, asked: Question, epsilon: float, tolerance: fl
 
 def _delta_by_saddles(group: Group, asked: Question, epsilon: float, tolerance: float) -> tuple[float, float, bool]:
     other = _with_saddles(group, asked)
-    return (-math.inf, 0.0, True) if other is None else _delta_by_links(group, other, epsilon, tolerance)
+    return (-math.inf, 0.0, False) if other is None else _delta_by_links(group, other, epsilon, tolerance)
+
+
+def _delta_by_doubling(group: Group, asked: Question, epsilon: float, tolerance: float) -> tuple[float, float, bool]:
+    return *_doubling(group, asked).log_delta(epsilon, tolerance), False
 
 
 def curve(group: Group, epsilons: Array, tolerance: float) -> tuple[Array, Array]:
     """Certified bounds on log delta at many epsilons, for delta itself to be known that well or nearly."""
-    task = doubling.Task(*_asked(group, epsilon=float(epsilons[-1])), largest(group))
+    task = _doubling(group, _asked(group, epsilon=float(epsilons[-1])))
     return task.curve(epsilons, tolerance)
 
 
 def log_leak(group: Group, tolerance: float) -> float:
     """A lower bound on log delta at any epsilon."""
-    return doubling.Task(*_asked(group, epsilon=EPSILON_LIMIT), largest(group)).log_leak(tolerance)
+    return _doubling(group, _asked(group, epsilon=EPSILON_LIMIT)).log_leak(tolerance)
 
 
 def log_by_equal_links(oracle: chains.Oracle, model: Model, size: int, epsilon: float, needed: float) -> float:
@@ -199,8 +216,19 @@ def _asked(group: Group, log_delta: float | None = None, epsilon: float = 0.0) -
     least = max(least_delta(some) for some in steps)
     asked = makers(group)
     log_least = math.log(least) if least > 0 else -math.inf
-    model = rough(group, asked, log_delta, epsilon).leaking(log_least, _OUT * EPSILON_LIMIT)
-    return Asked(asked), model, group.size, log_least
+    model = rough(group, asked, log_delta, epsilon)
+    if group.size > chains.LONGEST:
+        model = model.raised(_glance(group, model.epsilons))
+    return Asked(asked), model.leaking(log_least, _OUT * EPSILON_LIMIT), group.size, log_least
+
+
+def _glance(group: Group, epsilons: Array) -> Array:
+    """A single record's log delta from below, at ascending epsilons: what costs little."""
+    return np.asarray(np.max([log_deltas(steps, epsilons) for steps in directions(group.inner)], axis=0))
+
+
+def _doubling(group: Group, asked: Question) -> doubling.Task:
+    return doubling.Task(*asked, largest(group), lambda epsilons: _glance(group, epsilons))
 
 
 def _with_saddles(group: Group, asked: Question) -> Question | None:

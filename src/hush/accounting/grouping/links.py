@@ -74,6 +74,10 @@ class Model:
         moved = 1 + (self.at(places) - 1) * np.interp(along, known, ratio)
         return Model(places, np.minimum.accumulate(np.minimum(moved, -1e-12)))
 
+    def raised(self, logs: Array) -> Model:
+        """To what is known of it from below, falling."""
+        return type(self)(self.epsilons, np.maximum(self.logs, np.minimum.accumulate(np.minimum(logs, self.logs[0]))))
+
     def leaking(self, log_leak: float, furthest: float) -> Model:
         """With so much at infinite loss: a chain's first link may be as far out as that."""
         if log_leak == -math.inf:

@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 
 from hush.accounting.contours.crossing import Curve
-from hush.accounting.lattices import deep, scales
+from hush.accounting.grouping.told import log_deltas
+from hush.accounting.lattices import deep, rare, scales
 from hush.accounting.mixed import decaying, scattered
 from hush.accounting.pairs.bounded import largest_finite, largest_total, near_top
 from hush.accounting.pairs.hopeless import least_delta
@@ -28,6 +29,8 @@ _DEEPLY = -100.0  # a log delta below which lattices are tried before lines
 _BLUNTEST = 3.0, 2e-3  # times what is wanted, and of log delta: lines that are no wider are not worth other sums
 _FEW = 1000  # steps with projected norms: sums of more take seconds and tell nothing
 _SUMMED = 1e-4  # of log delta: what sums are asked for at most
+_SHEETS = 5e-4, -300.0, 1.02  # of log delta: known no better, and that deep, lattices may tell it; and how deep
+_OF_SLACK = 0.2  # of what epsilon may be off
 _NOTHING = 1.0  # of log delta: known no better, leaks were taken for losses that decide
 _FURTHEST = 1e6  # an epsilon that no link needs
 _NEARBY = 0.7  # logs of epsilons
@@ -45,6 +48,9 @@ class Maker(Protocol):
 
     def least(self, epsilons: Array) -> Array:
         """Lower bounds on log delta that cost next to nothing."""
+
+    def glance(self, epsilons: Array) -> Array:
+        """And such as cost some ten milliseconds, at ascending epsilons."""
 
     @property
     def largest(self) -> float:
@@ -72,6 +78,9 @@ class Whole:
     def least(self, epsilons: Array) -> Array:
         return np.full(epsilons.shape, -np.inf)
 
+    def glance(self, epsilons: Array) -> Array:
+        return self.least(epsilons)
+
 
 @dataclass
 class Binned:
@@ -88,6 +97,8 @@ class Binned:
     """Where lines told less than sums on two lattices."""
     unsummed: list[float] = field(default_factory=list)
     """And where these told less."""
+    torn: list[float] = field(default_factory=list)
+    """Where large losses were too far apart on a lattice."""
 
     @cached_property
     def task(self) -> scattered.Task:
@@ -124,6 +135,9 @@ class Binned:
         near = log_mass + np.log(np.maximum(-np.expm1(np.minimum(epsilons - total, 0.0)), 0.0)) - 1e-12
         return np.maximum(near, self._log_leak)
 
+    def glance(self, epsilons: Array) -> Array:
+        return log_deltas(self.steps, epsilons)
+
     @cached_property
     def look(self) -> Rough | None:
         """None where no step needs bins, and lines are as sharp as they are wanted."""
@@ -143,6 +157,7 @@ class Binned:
         if epsilon >= self._largest_finite[0]:
             return self._leaked
         found = self.smooth(epsilon, size, enough) or self.deep(epsilon, size, enough)
+        found = found or self.sheet(epsilon, size, enough)
         return found or self.bins(epsilon, size, tolerance)
 
     def deep(self, epsilon: float, size: float, enough: float) -> Curve | None:
@@ -159,6 +174,19 @@ class Binned:
         if found is not None and width_at(found, epsilon) <= enough:
             return found
         self.blurred.append(epsilon)
+        return None
+
+    def sheet(self, epsilon: float, size: float, enough: float) -> Curve | None:
+        """All smaller epsilons at once, from large losses on a lattice: where log delta needs few digits."""
+        from hush.accounting.grouping import record
+
+        if not enough > _SHEETS[0] * -size > -_SHEETS[0] * _SHEETS[1] or not epsilon > 0 or near(epsilon, self.torn):
+            return None
+        slack = _OF_SLACK * enough * epsilon / -size
+        found = record.curve(self.steps, _SHEETS[2] * size - 10, slack, 2 * epsilon, (rare.curve,))
+        if found is not None and width_at(found, epsilon) <= enough:
+            return found
+        self.torn.append(epsilon)
         return None
 
     def bins(self, epsilon: float, size: float, tolerance: float) -> Curve | None:

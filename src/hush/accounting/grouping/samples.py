@@ -15,6 +15,7 @@ from hush.accounting.contours.crossing import Curve
 from hush.accounting.contours.line import Line, log_peak
 from hush.accounting.gaussian import contour, jumps
 from hush.accounting.gaussian.composition import Composition, chernoff_curve
+from hush.accounting.gaussian.jumps import Jumps
 from hush.accounting.gaussian.landing import few_jumps_log_delta, sum_of_log_deltas
 from hush.accounting.grouping.makers import Binned, ends_at, near, width_at
 from hush.accounting.pairs.losses import Array
@@ -30,6 +31,7 @@ _DEEPER_STILL = 1.5  # times a log delta for which that was so
 _DEEPER = 8.0  # logs: labelled integrals so much sharper than they need be serve far to the left
 _LEFT = 0.2  # of an epsilon: how far down labelled integrals are to serve as well
 _RIGHT = 1.1  # times it: where they are set up
+_FAILED = 2  # times, and others would as well
 _MUCH_DEEPER = 1.3  # times a log delta: where a few jumps say that, many small losses may decide
 
 
@@ -65,7 +67,7 @@ class Sampled:
     composition: Composition
     direction: int
     binned: Binned
-    before: jumps.Jumps | None = None
+    before: Jumps | None = None
     failed: float = 0.0
     """Where one contour integral took too many nodes: nearby, to the left, it would as well."""
     lost: list[float] = field(default_factory=list)
@@ -96,6 +98,9 @@ class Sampled:
             size = float(self.tails(np.array([epsilon]), np.array([min(saddle, size)]))[0])
         elif saddle < _MANY:
             size = saddle
+        sheet = self.binned.sheet(epsilon, size, enough) if self.composition.gaussian == 0 else None
+        if sheet is not None:
+            return sheet
         lost = near(epsilon, self.lost)
         binned = self.binned.curve(epsilon, size, tolerance) if lost > 0 or enough > _BLUNT else None
         if binned is not None and (lost > 1 or width_at(binned, epsilon) <= enough):
@@ -111,31 +116,50 @@ class Sampled:
     def least(self, epsilons: Array) -> Array:
         return np.full(epsilons.shape, -np.inf)
 
+    def glance(self, epsilons: Array) -> Array:
+        return self.binned.glance(epsilons)
+
     def jumps(self, epsilon: float, size: float, enough: float) -> Curve | None:
+        steps, remove = self.composition.steps, self.direction == contour.REMOVE
+        left, here = (few_jumps_log_delta(steps, self.direction, end) for end in (_LEFT * epsilon, epsilon))
+        size = max(size, here)
         best, narrowest = None, math.inf
-        remove = self.direction == contour.REMOVE
-        # curves are sharp to the left of where they are set up: that is a little further out
-        ends = (_LEFT * epsilon, epsilon, _RIGHT * epsilon if remove else epsilon)
-        left, here, few = (few_jumps_log_delta(self.composition.steps, self.direction, end) for end in ends)
-        size += few - here
+        # curves are sharp to the left of where they are set up: that is a little further out, if not too far
+        for at in (_RIGHT * epsilon, epsilon) if remove else (epsilon,):
+            few = here if at == epsilon else few_jumps_log_delta(steps, self.direction, at)
+            also = (_LEFT * epsilon, left) if at > epsilon else None
+            found, width = self._jumps_at(at, epsilon, size + few - here, few, enough, also)
+            if found is not None and (best is None or width < narrowest):
+                best, narrowest = found, width
+            if narrowest <= enough:
+                break
+        return None if best is None or not narrowest < 0.3 else best.log_delta
+
+    def _jumps_at(
+        self, at: float, epsilon: float, size: float, few: float, enough: float, also: tuple[float, float] | None
+    ) -> tuple[Jumps | None, float]:
+        """Set up there, as sharp at epsilon as can be, and how wide."""
+        best, narrowest, failed = None, math.inf, 0
         if few > _MUCH_DEEPER * size:
             size = min(size, few)  # taken for larger than it is, delta is left without what makes it up
-        also = (ends[0], left) if remove else None
         for k in range(4):
             aim = float(np.clip(math.log(enough) - _DEEPER - 3 * k, -20.0, -12.0 - 3 * k))
-            found = jumps.jumps(self.composition.steps, self.direction, ends[2], size, aim, self.before, also)
-            lower, upper = (-math.inf, 0.0) if found is None else ends_at(found.log_delta, ends[2])
+            found = jumps.jumps(self.composition.steps, self.direction, at, size, aim, self.before, also)
+            lower, upper = (-math.inf, 0.0) if found is None else ends_at(found.log_delta, at)
             if found is None or (math.isinf(lower) and upper == 0):
+                failed += 1
+                if failed == _FAILED:
+                    break
                 size = min(size - 12, few)
                 continue
             self.before = found
             width = width_at(found.log_delta, epsilon)
             if best is None or width < narrowest:
                 best, narrowest = found, width
-            if narrowest <= enough:
+            if narrowest <= enough or (upper - lower <= enough < _BLUNT < width):
                 break
             size = min(0.5 * (lower + upper) if math.isfinite(lower) else upper - 6, -0.7)
-        return None if best is None or not narrowest < 0.3 else best.log_delta
+        return best, narrowest
 
 
 @dataclass
@@ -186,6 +210,9 @@ class Replaced:
 
     def least(self, epsilons: Array) -> Array:
         return self.binned.least(epsilons)
+
+    def glance(self, epsilons: Array) -> Array:
+        return self.binned.glance(epsilons)
 
     @cached_property
     def _removed(self) -> Sampled:

@@ -171,7 +171,7 @@ def _log_bins(x: Array, mu: float) -> tuple[Array, Array]:
     apart = near - far
     size = np.maximum(np.abs(x[1:]), np.abs(x[:-1]))
     off = 1e-14 * (2 + np.abs(near) + np.abs(far)) + UNIT * (1 + size) * (size + mu)
-    return near + np.log(-np.expm1(-apart)), off * (1 + 1 / np.expm1(np.maximum(apart, 1e-300)))
+    return near + np.log(-np.expm1(-apart)), off * (1 + 1 / np.expm1(np.clip(apart, 1e-300, 700.0)))
 
 
 def origin_of(pair: Pair) -> float:
