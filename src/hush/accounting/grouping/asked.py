@@ -28,7 +28,6 @@ _ALIKE = 0.2  # log deltas that are no further apart share a line too
 _TOGETHER = 24  # epsilons asked of a line at once
 _NEAREST = 6  # lines that are kept, asked for one epsilon
 _USELESS = 0.1  # of log delta, or of 100: known no better
-_LOST = 3  # such lines, and no more are set up: the next ones would be as bad
 _FARTHER = 3.0  # times as far: where a bound that costs little serves
 _FURTHEST = 8.0  # times as far, where lines serve as much
 _MOSTLY = 0.7  # of those a line was set up for: if they are left, lines are sharp just where they are set up
@@ -61,6 +60,8 @@ class Asked:
     """The larger of all directions."""
 
     makers: Sequence[Maker]
+    patience: int = 3
+    """So many lines that tell next to nothing, and no more are set up: the next ones would be as bad."""
     kept: list[list[Kept]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -123,7 +124,7 @@ class Asked:
                 ask(line.curve, line.at, own[np.abs(epsilons[own] - line.at) <= _REACH * max(line.at, 1e-3)])
         lines, lost, further = 0, 0, 1.0
         # from the right: what is cut off beyond one epsilon is negligible at smaller ones
-        while (left := waiting()).size and lines < _LINES and lost < _LOST:
+        while (left := waiting()).size and lines < _LINES and lost < self.patience:
             last = float(epsilons[left[-1]])
             # curves bend near the end
             reach = min(last * _CLOSE * further + 1e-12, max(maker.largest - last, 0.0))

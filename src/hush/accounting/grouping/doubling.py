@@ -115,10 +115,11 @@ class Task:
             hard |= coarse
             if quickly and coarse:
                 break
-            if coarse:
+            if k == 0 and not quickly:
                 low = asked.told(self._below(met).times(self.size, upper=False, share=_ROUGHLY), upper=False)
                 if low >= asked.enough:
                     break
+            if coarse:
                 places, wanted = self._places(model, met, share, _FEW)
                 share, wanted = max(share, _ROUGHLY), np.maximum(wanted, _COARSE * -model.at(places))
             below, above, model = self._near(model, places, wanted)

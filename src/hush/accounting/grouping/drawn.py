@@ -37,6 +37,7 @@ _FEW = 3.0  # times that width: no other way tells more where delta falls so qui
 _NOTHING = -690.0  # log of a delta that is none
 _FAR = 0.9 * EPSILON_LIMIT  # where a second look isn't worth it
 _BEYOND = 1.0001
+_CLOSE = 3.0  # times as wide as is asked for: where a third look may do
 _WORTH = 0.5  # times as fine as is asked for
 
 
@@ -120,7 +121,9 @@ class Task:
             above = _above(chain, _links(chain.model, self.size, log_delta), log_delta, tolerance)
             before = high - low
             low, high = within((low, high), (found, above))
-            if is_narrow(low, high, tolerance) or (k > 0 and not high - low < _WORTH * before) or not about < _FAR:
+            if is_narrow(low, high, tolerance) or not about < _FAR:
+                break
+            if k > 0 and not (high - low < _WORTH * before and is_narrow(low, high, _CLOSE * tolerance)):
                 break
             slack *= _WORTH * min(tolerance * high / (high - low), 1.0) if high < math.inf else _WORTH
             model = chain.model
@@ -156,7 +159,8 @@ class Task:
         deepest = _DEEPER[known] * float(model.log_delta(links.slopes).min()) - _SPARE[known]
         curves = []
         for steps in self.ways:
-            curve = record.curve(steps, max(deepest, NOTHING), slack, 2 * EPSILON_LIMIT)
+            ways = record.FINER if known else record.WAYS
+            curve = record.curve(steps, max(deepest, NOTHING), slack, 2 * EPSILON_LIMIT, ways)
             if curve is None:
                 return None
             curves.append(curve)

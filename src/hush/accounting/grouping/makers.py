@@ -33,7 +33,7 @@ _SHEETS = 5e-4, -300.0, 1.02  # of log delta: known no better, and that deep, la
 _OF_SLACK = 0.2  # of what epsilon may be off
 _NOTHING = 1.0  # of log delta: known no better, leaks were taken for losses that decide
 _FURTHEST = 1e6  # an epsilon that no link needs
-_NEARBY = 0.7  # logs of epsilons
+_NEARBY, _BESIDE = 0.7, 0.2  # logs of epsilons
 _GLANCED = 16.0  # minus the log of a delta for which bins are good enough for a glance at all larger ones
 
 
@@ -157,8 +157,12 @@ class Binned:
         if epsilon >= self._largest_finite[0]:
             return self._leaked
         found = self.smooth(epsilon, size, enough) or self.deep(epsilon, size, enough)
-        found = found or self.sheet(epsilon, size, enough)
-        return found or self.bins(epsilon, size, tolerance)
+        if found is not None:
+            return found
+        sheet = self.sheet(epsilon, size, enough)
+        if sheet is not None and width_at(sheet, epsilon) <= enough:
+            return sheet
+        return narrower(epsilon, self.bins(epsilon, size, tolerance), sheet)
 
     def deep(self, epsilon: float, size: float, enough: float) -> Curve | None:
         """On a tilted lattice, where that is good enough; bins of projected norms cost too much for that."""
@@ -180,14 +184,17 @@ class Binned:
         """All smaller epsilons at once, from large losses on a lattice: where log delta needs few digits."""
         from hush.accounting.grouping import record
 
-        if not enough > _SHEETS[0] * -size > -_SHEETS[0] * _SHEETS[1] or not epsilon > 0 or near(epsilon, self.torn):
+        if (
+            not enough > _SHEETS[0] * -size > -_SHEETS[0] * _SHEETS[1]
+            or not epsilon > 0
+            or near(epsilon, self.torn, _BESIDE)
+        ):
             return None
         slack = _OF_SLACK * enough * epsilon / -size
         found = record.curve(self.steps, _SHEETS[2] * size - 10, slack, 2 * epsilon, (rare.curve,))
-        if found is not None and width_at(found, epsilon) <= enough:
-            return found
-        self.torn.append(epsilon)
-        return None
+        if found is None or not width_at(found, epsilon) <= enough:
+            self.torn.append(epsilon)
+        return found
 
     def bins(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         """By lines or, where these tell little, by sums on two lattices, which serve smaller epsilons too."""
@@ -248,9 +255,15 @@ class Smooth(Binned):
         return self.smooth(epsilon, size, tolerance * max(1.0, -size))
 
 
-def near(epsilon: float, others: list[float]) -> int:
-    """How many of them are nearby."""
-    return sum(abs(math.log(max(epsilon, 1e-300) / other)) < _NEARBY for other in others)
+def near(epsilon: float, others: list[float], within: float = _NEARBY) -> int:
+    """How many of them are nearby, by logs of epsilons."""
+    return sum(abs(math.log(max(epsilon, 1e-300) / other)) < within for other in others)
+
+
+def narrower(epsilon: float, *curves: Curve | None) -> Curve | None:
+    """Of curves there, if there is one."""
+    some = [one for one in curves if one is not None]
+    return min(some, key=lambda one: width_at(one, epsilon), default=None)
 
 
 def width_at(curve: Curve, epsilon: float) -> float:

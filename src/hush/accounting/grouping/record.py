@@ -104,3 +104,4 @@ def _half(steps: Steps, deepest: float, slack: float) -> tuple[Array, Array, Arr
 
 
 WAYS: tuple[Way, ...] = (lined, rare.curve)
+FINER: tuple[Way, ...] = (lined, rare.finely)

@@ -17,7 +17,7 @@ from hush.accounting.gaussian import contour, jumps
 from hush.accounting.gaussian.composition import Composition, chernoff_curve
 from hush.accounting.gaussian.jumps import Jumps
 from hush.accounting.gaussian.landing import few_jumps_log_delta, sum_of_log_deltas
-from hush.accounting.grouping.makers import Binned, ends_at, near, width_at
+from hush.accounting.grouping.makers import Binned, ends_at, narrower, near, width_at
 from hush.accounting.pairs.losses import Array
 
 _BINS_KNOW = -100.0  # a log delta above which they tell about what it is
@@ -99,7 +99,7 @@ class Sampled:
         elif saddle < _MANY:
             size = saddle
         sheet = self.binned.sheet(epsilon, size, enough) if self.composition.gaussian == 0 else None
-        if sheet is not None:
+        if sheet is not None and width_at(sheet, epsilon) <= enough:
             return sheet
         lost = near(epsilon, self.lost)
         binned = self.binned.curve(epsilon, size, tolerance) if lost > 0 or enough > _BLUNT else None
@@ -108,7 +108,7 @@ class Sampled:
         found = self.jumps(epsilon, size, enough) if self.composition.gaussian == 0 and epsilon > 0 else None
         if found is None and epsilon > 0:
             self.lost.append(epsilon)
-        return found or binned or self.binned.curve(epsilon, size, tolerance)
+        return found or narrower(epsilon, sheet, binned or self.binned.curve(epsilon, size, tolerance))
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
         return chernoff_curve(self.composition, self.direction, epsilons, min(size, -690.0))
@@ -201,9 +201,7 @@ class Replaced:
             return found
         if size < _LARGE and deep is None:
             deep = (None if tried else self._deep(epsilon)) or self._few(epsilon, size, enough)
-        return min(
-            (one for one in (deep, found) if one is not None), key=lambda one: width_at(one, epsilon), default=None
-        )
+        return narrower(epsilon, deep, found)
 
     def bound(self, epsilons: Array, epsilon: float, size: float) -> Array:
         return self.binned.bound(epsilons, epsilon, size)

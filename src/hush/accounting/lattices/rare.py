@@ -52,7 +52,7 @@ _SEEN = -8.0  # log of a delta from which on tilts count
 _HUMP = 12.0  # times 1/c: losses that are small at a tilt c
 _STEEPEST = 10.0  # times the slope of a straight line to the deepest delta: tilts, but where a largest loss is near
 _FINE = 4.0  # times what epsilon may be off, over c: the square of the lattice's spacing
-_POINTS = 200, 1600  # of the lattice
+_FEWEST_POINTS, _POINTS, _MANY = 200, 1600, 6400  # of the lattice
 _FIRST = 3  # points: losses on the lattice are no smaller, if possible
 _RARE = 0.1  # of what epsilon may be off
 _RATIOS = 0.008, 0.06  # of small bins' widths to losses: variance is off by a sixth of the square
@@ -93,7 +93,7 @@ class Frame:
         return self.spacing * (self.points - 1)
 
     @staticmethod
-    def of(steps: Steps, deepest: float, slack: float, furthest: float) -> Frame:
+    def of(steps: Steps, deepest: float, slack: float, furthest: float, points: int) -> Frame:
         """Where sums may end: what lies beyond is worth less than the deepest delta, by Chernoff's bound."""
         total = np.zeros((_ORDERS.size, _PLACES.size))
         beyond = np.full(_PLACES.size, -np.inf)
@@ -121,8 +121,8 @@ class Frame:
         among = (bounds < _SEEN) & (end >= _PLACES)
         most = _STEEPEST * -deepest / end
         tilt, steepest = min(tilt, most), min(max(tilt, float(_ORDERS[best][among].max(initial=0.0))), most)
-        spacing = min(math.sqrt(_FINE * slack / steepest), 0.5 * _HUMP / steepest, end / _POINTS[0])
-        size, exponent = math.frexp(max(spacing, end / _POINTS[1]))
+        spacing = min(math.sqrt(_FINE * slack / steepest), 0.5 * _HUMP / steepest, end / _FEWEST_POINTS)
+        size, exponent = math.frexp(max(spacing, end / points))
         spacing = math.ldexp(math.ceil(size * 2**20), exponent - 20)  # of few digits: points are exact
         return Frame(spacing, math.ceil(end / spacing) + 2, tilt, steepest, deepest, slack, log_beyond)
 
@@ -132,12 +132,17 @@ def _log_infinite(law: Points) -> float:
     return float(np.logaddexp(log_known, law.log_hidden))
 
 
-def curve(steps: Steps, deepest: float, slack: float, furthest: float) -> Beside | None:
+def finely(steps: Steps, deepest: float, slack: float, furthest: float) -> Beside | None:
+    """On a lattice of many more points, where it takes these."""
+    return curve(steps, deepest, slack, furthest, _MANY)
+
+
+def curve(steps: Steps, deepest: float, slack: float, furthest: float, points: int = _POINTS) -> Beside | None:
     """Certified bounds on log delta, down to about a `deepest` one, to about so much of epsilon.
 
     None where the small losses have no saddle points.
     """
-    frame = Frame.of(steps, deepest, slack, furthest)
+    frame = Frame.of(steps, deepest, slack, furthest, points)
     more = _Parts.of(steps, frame, above=True)
     saddles = _Saddles.of(more.side, frame)
     if saddles is None:
