@@ -30,16 +30,17 @@ _PARTS, _DEVIATIONS = (0.03, 0.1, 0.3, 1.0, 3.0), (1.2, 1.7, 3.0)  # of a tilted
 _PLACED, _SPARES = np.linspace(-6.0, 4.0, 41), (0.1, 0.3, 1.0, 3.0, 8.0)
 _ROUNDED, _DOUBT = 1e-12, 1e-6  # of sums, and of deviations where they are no smaller a part of losses
 _FINE = np.concatenate([[-30.0, 0.0], np.geomspace(1e-6, 3e4, 2400)])
-_BEYOND = 3.0, 0.3, 0.03, 3e-3, 3e-4  # an epsilon: what more large losses add up to
+_BEYOND, _MOST_BEYOND = (1.0, 0.03, 1e-3, 3e-5), 3.0  # parts of an epsilon: what more large losses add up to
 
 
+@np.errstate(divide="ignore")
 def log_deltas(steps: Steps, places: Array) -> Array:
     """Lower bounds on log delta: by mean and variance, tilted or not, and by several large losses of one kind."""
     found = _by_tilts(steps, places)
     found[::_EVERY] = np.fmax(found[::_EVERY], [log_delta_above(steps, float(place)) for place in places[::_EVERY]])
     for pair, count in steps:
         law = one_law(pair, _FINE, above=False)
-        found = np.fmax(found, np.max([_by_large_ones(law, count, places, beyond) for beyond in _BEYOND], axis=0))
+        found = np.fmax(found, np.max([_by_large_ones(law, count, places, part) for part in _BEYOND], axis=0))
         if (deep := deepened(pair)) is not pair:  # one of them is as far out as all
             found[::_EVERY] = np.fmax(found[::_EVERY], single.curve(deep)(places[::_EVERY])[0])
     return np.maximum.accumulate(found[::-1])[::-1]
@@ -111,7 +112,7 @@ def _tilted(losses: Array, logs: Array) -> tuple[Array, Array, Array, Array]:
     return peaks + np.log(totals), mean, weights.sum(axis=1), (weights * apart).sum(axis=1)
 
 
-def _by_large_ones(law: Points, count: int, places: Array, beyond: float) -> Array:
+def _by_large_ones(law: Points, count: int, places: Array, part: float) -> Array:
     """log delta at epsilons, from below, by the event A that just m of T losses exceed some x.
 
     With r the chance of one, P(A) is (T choose m) r^m (1-r)^{T-m}, and Q(A) at most (T choose m) (e^-x r)^m.  So with
@@ -120,7 +121,8 @@ def _by_large_ones(law: Points, count: int, places: Array, beyond: float) -> Arr
     order = np.argsort(law.losses, kind="stable")
     losses, tails = law.losses[order], np.append(np.logaddexp.accumulate(law.logs[order][::-1])[::-1], -np.inf)
     numbers = np.unique(np.rint(np.geomspace(1, min(count, _MOST), _NUMBERS)))
-    needed = np.add.outer(places, np.zeros(numbers.size)) + beyond
+    beyond = np.minimum(part * places, _MOST_BEYOND)
+    needed = np.add.outer(places + beyond, np.zeros(numbers.size))
     more = np.zeros(needed.shape)
     for _ in range(_TIMES):
         at = (needed + more) / numbers * (1 + 1e-9)
@@ -130,4 +132,4 @@ def _by_large_ones(law: Points, count: int, places: Array, beyond: float) -> Arr
     ways = gammaln(count + 1) - gammaln(numbers + 1) - gammaln(count - numbers + 1)
     logs = ways * (1 - 1e-9) - 1e-6 + numbers * rate + rest
     logs = np.where(needed - rest <= numbers * at * (1 - 1e-12), logs, -np.inf)
-    return np.asarray(logs.max(axis=1) + math.log(-math.expm1(-beyond)) - 1e-9)
+    return np.asarray(logs.max(axis=1) + np.log(-np.expm1(-beyond)) - 1e-9)
