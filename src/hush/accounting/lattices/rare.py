@@ -27,13 +27,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hush.accounting.contours.averaged import Wanted, averaged_line
-from hush.accounting.contours.crossing import Curve
-from hush.accounting.contours.line import log_peak
-from hush.accounting.contours.smoothing import Kernel, width_for
 from hush.accounting.lattices import logs
 from hush.accounting.lattices.bins import balanced, one_law
+from hush.accounting.lattices.framed import AROUND, HUMP, SURVEY, Frame, log_infinite
 from hush.accounting.lattices.listed import Beside
+from hush.accounting.lattices.small import Saddles, small_curve, with_left
 from hush.accounting.mixed import tilted
 from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, Pair
 from hush.accounting.pairs.points import GaussianLaw, Points, Scattered, loss_range
@@ -43,93 +41,18 @@ from hush.accounting.tails.sides import Side
 Steps = Sequence[tuple[Pair, int]]
 
 _UNIT = 2.0**-50
-_SURVEY = np.geomspace(1e-18, 3e4, 360)
-_AROUND = np.concatenate([-_SURVEY[::-1], [0.0], _SURVEY])
-_PLACES = np.geomspace(1e-10, 3e4, 160)  # ends that are tried
-_ORDERS = np.geomspace(1e-6, 1e12, 160)
-_TOLD = 3.0  # logs below the deepest delta where sums may end
-_SEEN = -8.0  # log of a delta from which on tilts count
-_HUMP = 12.0  # times 1/c: losses that are small at a tilt c
-_STEEPEST = 10.0  # times the slope of a straight line to the deepest delta: tilts, but where a largest loss is near
-_FINE = 4.0  # times what epsilon may be off, over c: the square of the lattice's spacing
-_FEWEST_POINTS, _POINTS, _MANY = 200, 1600, 6400  # of the lattice
+_POINTS, _MANY = 1600, 6400  # of the lattice at most
 _FIRST = 3  # points: losses on the lattice are no smaller, if possible
 _RARE = 0.1  # of what epsilon may be off
 _RATIOS = 0.008, 0.06  # of small bins' widths to losses: variance is off by a sixth of the square
 _LOWEST = 60.0  # losses below minus that are moved up to it
-_DEVIATIONS = 12.0  # below 0 to which the small losses' curve is drawn
-_FLATTEST = 0.3  # over a deviation: orders of lines
 _LINES, _FEWEST = 60, 8  # for all terms, for one of them
-_SERVED = 400  # points to the left that a line may serve
-_NODES = 1500
-_BLUNTER = 15.0  # times as much as is wanted: an average that ends sooner
-_FAILED = 3  # lines that take more: no more are tried
 _MOST = 40  # large losses that are counted one by one
 _EXACT = 6  # steps whose large losses always are
 _LIKELY = -20.0  # log of a chance that is smaller than the sum of what makes it up
 _CROSSED = 24  # terms of several such kinds
 _TOGETHER = 20  # of that many steps, one large loss more or less is as good
-_SPARED = 20.0  # logs
 _SLIGHT = -7.0  # log of a share of delta that isn't worth a large loss more
-_DIGITS = 24.0  # logs: how far below Chernoff's bound lines tell
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The lattice, the tilts that decide at its end and anywhere, and what is asked for."""
-
-    spacing: float
-    points: int
-    tilt: float
-    steepest: float
-    deepest: float
-    slack: float
-    """By how much epsilon may be off."""
-    log_beyond: float
-    """Of delta at the end and beyond it, from above."""
-
-    @property
-    def end(self) -> float:
-        return self.spacing * (self.points - 1)
-
-    @staticmethod
-    def of(steps: Steps, deepest: float, slack: float, furthest: float, points: int) -> Frame:
-        """Where sums may end: what lies beyond is worth less than the deepest delta, by Chernoff's bound."""
-        total = np.zeros((_ORDERS.size, _PLACES.size))
-        beyond = np.full(_PLACES.size, -np.inf)
-        for pair, count in steps:
-            if isinstance(pair, GaussianPair):
-                total += (0.5 * count * pair.mu**2 * _ORDERS * (_ORDERS + 1))[:, None]
-                continue
-            law = one_law(pair.upper if isinstance(pair, Enclosed) else pair, _AROUND, above=True)
-            order = np.argsort(law.losses, kind="stable")
-            losses, masses = law.losses[order], law.logs[order]
-            at = np.searchsorted(losses, _PLACES, side="right") - 1
-            grown = np.logaddexp.accumulate(masses + np.multiply.outer(_ORDERS, losses), axis=1)
-            total += count * grown[:, at]
-            tails = np.append(np.logaddexp.accumulate(masses[::-1])[::-1], -np.inf)[at + 1]
-            beyond = np.logaddexp(beyond, np.logaddexp(tails, _log_infinite(law)) + math.log(count))
-        exponents = total - np.multiply.outer(_ORDERS, _PLACES) + log_peak(_ORDERS)[:, None]
-        best = np.argmin(np.where(np.isnan(exponents), np.inf, exponents), axis=0)
-        bounds = np.logaddexp(exponents[best, np.arange(_PLACES.size)], beyond)
-        enough = bounds < deepest - _TOLD
-        first = int(np.argmax(enough)) if enough.any() else -1
-        end = min(float(_PLACES[first]), furthest)
-        rounded = 1e-6 + 1e-12 * sum(count for _, count in steps)
-        log_beyond = float(bounds[first]) + rounded if end == _PLACES[first] else 0.0
-        tilt = float(np.interp(end, _PLACES, _ORDERS[best]))
-        among = (bounds < _SEEN) & (end >= _PLACES)
-        most = _STEEPEST * -deepest / end
-        tilt, steepest = min(tilt, most), min(max(tilt, float(_ORDERS[best][among].max(initial=0.0))), most)
-        spacing = min(math.sqrt(_FINE * slack / steepest), 0.5 * _HUMP / steepest, end / _FEWEST_POINTS)
-        size, exponent = math.frexp(max(spacing, end / points))
-        spacing = math.ldexp(math.ceil(size * 2**20), exponent - 20)  # of few digits: points are exact
-        return Frame(spacing, math.ceil(end / spacing) + 2, tilt, steepest, deepest, slack, log_beyond)
-
-
-def _log_infinite(law: Points) -> float:
-    log_known = math.log(law.infinite) if law.infinite > 0 else -math.inf
-    return float(np.logaddexp(log_known, law.log_hidden))
 
 
 def finely(steps: Steps, deepest: float, slack: float, furthest: float) -> Beside | None:
@@ -144,7 +67,7 @@ def curve(steps: Steps, deepest: float, slack: float, furthest: float, points: i
     """
     frame = Frame.of(steps, deepest, slack, furthest, points)
     more = _Parts.of(steps, frame, above=True)
-    saddles = _Saddles.of(more.side, frame)
+    saddles = Saddles.of(more.side, frame)
     if saddles is None:
         return None
     upper = more.ends(saddles, frame, more.compound)
@@ -223,7 +146,7 @@ class _Split:
         masses, inside = law.logs[~tiny], index < frame.points
         large = np.full(frame.points, -np.inf)
         np.logaddexp.at(large, index[inside].astype(np.int64), masses[inside])
-        beyond = float(np.logaddexp.reduce(np.append(masses[~inside], _log_infinite(law))))
+        beyond = float(np.logaddexp.reduce(np.append(masses[~inside], log_infinite(law))))
         # small losses have their digits where they are rounded to one side, one by one
         made = directed(pair, np.append(inner, least), open=True)
         few = law if made is None else made[int(above)]
@@ -237,7 +160,7 @@ class _Split:
 
 def _first(pair: Pair, frame: Frame) -> int:
     """From which lattice point on losses are large: as soon as they are so rare that k is nothing."""
-    last = max(round(_HUMP / (frame.steepest * frame.spacing)), 1)
+    last = max(round(HUMP / (frame.steepest * frame.spacing)), 1)
     places = np.arange(min(_FIRST, last), min(last, frame.points - 2) + 1)
     masses = pair.masses(np.asarray(frame.spacing * places, dtype=np.float64))[0]
     rare = np.cumsum(masses[::-1])[::-1][1:] * (frame.points / places) < _RARE * frame.slack
@@ -246,12 +169,12 @@ def _first(pair: Pair, frame: Frame) -> int:
 
 def _scale(pair: Pair) -> float:
     """Half the size of losses that make up all but a millionth of their mean square."""
-    p = pair.masses(_AROUND)[0][1:-1]
-    middle = 0.5 * (_AROUND[1:] + _AROUND[:-1])
+    p = pair.masses(AROUND)[0][1:-1]
+    middle = 0.5 * (AROUND[1:] + AROUND[:-1])
     sizes, weights = np.abs(middle), np.where(np.abs(middle) < _LOWEST, p * middle**2, 0.0)
     order = np.argsort(sizes)
     grown = np.cumsum(weights[order])
-    return max(0.5 * float(sizes[order][int(np.argmax(grown > 1e-6 * grown[-1]))]), float(_SURVEY[0]))
+    return max(0.5 * float(sizes[order][int(np.argmax(grown > 1e-6 * grown[-1]))]), float(SURVEY[0]))
 
 
 @dataclass(frozen=True)
@@ -347,12 +270,12 @@ class _Parts:
         """The small losses beside the fewest large ones."""
         return tilted.Side(self.terms[0].laws, self.above)
 
-    def ends(self, saddles: _Saddles, frame: Frame, compound: Array) -> _Ends:
+    def ends(self, saddles: Saddles, frame: Frame, compound: Array) -> _Ends:
         """What small and large losses reveal together, at lattice points; `compound`: that of what reveals more."""
         found, small, lines = [], [], max(_LINES // len(self.terms), _FEWEST)
         for term in self.terms:
             side = tilted.Side(term.laws, self.above)
-            values = _with_left(side, _small_curve(side, saddles, compound, frame, lines), saddles, frame)
+            values = with_left(side, small_curve(side, saddles, compound, frame, lines), saddles, frame)
             found.append(_gathered(values, term.compound))
             small.append(values)
         margin = self.margin + _UNIT * saddles.grid.size * (64 + 4 * abs(frame.deepest)) + _UNIT * 8 * len(found)
@@ -400,115 +323,6 @@ def _some(part: _Split, count: int, none: Array, beside: Array, about: Array) ->
     return found, min(together, last) * part.shift + last * part.moved
 
 
-def _with_left(side: tilted.Side, values: Array, saddles: _Saddles, frame: Frame) -> Array:
-    """With as many points further left as C has: there D is at least P less e^epsilon Q, and at most on a chord."""
-    places = saddles.grid[0] - frame.spacing * np.arange(frame.points - 1, 0, -1)
-    if side.above:
-        most = max(_log_mass(side), float(values[0]))
-        left = most + np.log1p(np.exp(places - saddles.grid[0]) * np.expm1(values[0] - most)) + 1e-12
-    else:
-        left = np.maximum(_least(side, places), values[0])
-    return np.concatenate([left, values])
-
-
 def _gathered(values: Array, compound: Array) -> Array:
     """log of the sum over m of C(m) D(n - m), from log D at lattice points, of which the first are as many as C's."""
     return logs.convolved(values, compound, values.size)[compound.size - 1 :]
-
-
-@dataclass(frozen=True)
-class _Saddles:
-    """Lattice points, the first of them so many below 0; and where the small losses' saddle points are."""
-
-    grid: Array
-    below: int
-    orders: Array
-    slopes: Array
-    heights: Array
-    least: float
-
-    @staticmethod
-    def of(side: tilted.Side, frame: Frame) -> _Saddles | None:
-        if not side.laws:
-            return None
-        orders = np.geomspace(1e-3, 1e3, 160) * max(frame.steepest, 1.0)
-        value, mean, variance = side.cumulants(orders)
-        slopes = mean - 1 / orders - 1 / (orders + 1)
-        kept = np.isfinite(slopes) & (np.maximum.accumulate(slopes) == slopes)
-        orders, slopes, value, variance = orders[kept], slopes[kept], value[kept], variance[kept]
-        if slopes.size < 2:
-            return None
-        deviation = math.sqrt(max(float(np.interp(0.0, slopes, variance)), 0.0))
-        below = math.ceil(min(_DEVIATIONS * deviation + 2 * frame.spacing, 4 * frame.end) / frame.spacing)
-        grid: Array = np.asarray(frame.spacing * np.arange(-below, frame.points), dtype=np.float64)
-        heights = np.minimum(value - orders * slopes + log_peak(orders), 0.0)
-        return _Saddles(grid, below, orders, slopes, heights, _FLATTEST / max(deviation, 1e-300))
-
-    def height(self, at: Array) -> Array:
-        """About log D there, by Chernoff's bound."""
-        return np.interp(at, self.slopes, self.heights, right=-np.inf)
-
-    def order(self, at: Array) -> Array:
-        """Of the saddle point; where D is next to 1, of one nearby, as lines of small orders take many nodes."""
-        return np.asarray(np.maximum(np.exp(np.interp(at, self.slopes, np.log(self.orders))), self.least))
-
-
-def _small_curve(side: tilted.Side, saddles: _Saddles, compound: Array, frame: Frame, lines: int) -> Array:
-    """A bound on log D at lattice points, from no more lines than so many."""
-    grid, below = saddles.grid, saddles.below
-    found = np.full(grid.size, _log_mass(side)) if side.above else _least(side, grid)
-    if not side.laws:
-        return np.log(-np.expm1(np.minimum(grid, 0.0))) + (1e-12 if side.above else -1e-12)
-    wanted = np.maximum(0.1 * saddles.order(grid) * frame.slack, 1e-4)
-    # where sums of large losses are far more likely, or nothing is asked, what small ones do need not be known
-    beyond = np.logaddexp.accumulate(compound[::-1])[::-1]
-    least = np.full(grid.size, frame.deepest - _SPARED)
-    least[below + 1 :] = np.maximum(least[below + 1 :], beyond[1:] + float(saddles.height(np.zeros(1))[0]) - _SPARED)
-    counts = saddles.height(grid) > least
-    at = int(np.flatnonzero(counts)[-1]) if counts.any() else 0
-    (shift, margin), known, failed, last = side.doubt, np.full(grid.size, np.inf), 0, grid.size
-    for _ in range(lines):
-        change = min(float(wanted[at]), 0.3)
-        line = _line(side, saddles, float(grid[at]), change) or _line(side, saddles, float(grid[at]), _BLUNTER * change)
-        failed += line is None
-        if failed == _FAILED:
-            break
-        if line is not None:
-            near = slice(max(at - _SERVED, 0), last)
-            last = at + 1
-            low, high = line(grid[near] - shift if side.above else grid[near] + shift)
-            found[near] = np.fmin(found[near], high + margin) if side.above else np.fmax(found[near], low - margin)
-            known[near] = np.fmin(known[near], np.where(np.isnan(high - low), np.inf, high - low))
-        wide = (known > wanted) & (np.arange(grid.size) < at)
-        if not wide.any():
-            break
-        at = int(np.flatnonzero(wide)[-1])
-    return np.minimum.accumulate(found) if side.above else np.maximum.accumulate(found[::-1])[::-1]
-
-
-def _line(side: tilted.Side, saddles: _Saddles, at: float, change: float) -> Curve | None:
-    """The average of D on its side, near an epsilon."""
-    c = float(saddles.order(np.array([at]))[0])
-    kernel = Kernel(width_for(c, change, side.above), side.above)
-    _, _, variance = (float(part[0]) for part in side.cumulants(np.array([c])))
-    spread = math.sqrt(max(variance, 1e-300))
-    scale = 1 / (c * (c + 1) * math.sqrt(2 * math.pi * (max(variance, 0.0) + c**-2 + (c + 1) ** -2)))
-    line = averaged_line(side, c, spread, kernel, Wanted(at, scale * change * math.exp(-_DIGITS), _NODES))
-    return None if line is None else line.log_delta
-
-
-def _least(side: tilted.Side, places: Array) -> Array:
-    """A lower bound on log D: P less e^epsilon Q."""
-    log_p = _log_mass(side)
-    log_q = math.fsum(n * float(np.logaddexp.reduce(law.logs - law.losses)) for law, n in _points(side))
-    rest = -np.expm1(np.minimum(places + log_q - log_p, 0.0))
-    return np.asarray(log_p + np.log(np.maximum(rest - 1e-9, 0.0)) - 1e-9)
-
-
-def _log_mass(side: tilted.Side) -> float:
-    """Of the small losses, which D can't exceed."""
-    return math.fsum(n * float(np.logaddexp.reduce(law.logs)) for law, n in _points(side))
-
-
-def _points(side: tilted.Side) -> list[tuple[Points, int]]:
-    return [(law, count) for law, count in side.laws if isinstance(law, Points)]
