@@ -16,7 +16,9 @@ from hush.accounting.grouping.asked import Asked
 from hush.accounting.grouping.grouped import makers
 from hush.accounting.groups import Group
 from hush.accounting.kinds import directions
+from hush.accounting.lattices.laws import on_lattice
 from hush.accounting.pairs.losses import Array
+from hush.accounting.releases import Projected
 
 
 def one_step(noise: float, rate: float, epsilons: Array) -> Array:
@@ -134,3 +136,60 @@ def test_finer_lattices_tell_of_coins_beside_rare_large_losses() -> None:
     bounds = run.group(61).epsilon(3.98e-14)
     assert bounds.width <= 1e-3 * bounds.upper
     assert 1803 < bounds.lower <= bounds.upper < 1813
+
+
+def followed(noise: float, rate: float, size: int, delta: float) -> float:
+    """A group's epsilon for one sample, link by link from the best of many levels: up to what few places cost."""
+    places = np.append(0.0, np.geomspace(1e-8, 300.0, 2500))
+    logs = one_step(noise, rate, places)
+    low, high = -80.0, -3.0
+    for _ in range(3):
+        levels = np.linspace(low, high, 24)
+        power = levels
+        for _ in range(size):
+            power = np.logaddexp(logs[:, None], places[:, None] + power).min(axis=0)
+        with np.errstate(all="ignore"):
+            told = np.where(power > math.log(delta), power + np.log(-np.expm1(math.log(delta) - power)) - levels, -1.0)
+        best = int(np.nanargmax(told))
+        low, high = levels[max(best - 1, 0)], levels[min(best + 1, levels.size - 1)]
+    return float(told[best])
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "size", "delta"),
+    [(0.5486473118688251, 1.0333978614548574e-05, 1371, 1e-3), (1.4183986047882338, 0.0002101992655726585, 1564, 1e-6)],
+)
+def test_one_sample_of_many_records_is_followed_from_its_first_link_to_its_last(
+    noise: float, rate: float, size: int, delta: float
+) -> None:
+    """The last links touch the curve next to 0, far from the first: upper bounds were infinite."""
+    bounds = Gaussian(noise).poisson(rate).group(size).epsilon(delta)
+    assert bounds.width <= 1e-3 * bounds.upper
+    about = followed(noise, rate, size, delta)
+    assert bounds.lower * (1 - 2e-3) < about < bounds.upper * (1 + 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("run", "size", "delta"),
+    [
+        (Gaussian(4.85222883975203, REPLACE_ONE).poisson(1.7035327655226605e-05), 3699, 1e-6),  # was [1e-6, inf]
+        (Gaussian(4.063681725425395).uniform(11, of=4997), 1057, 1e-6),  # was [0, 43]
+        (Gaussian(1.8799388243636959).uniform(168, of=37064), 1229, 0.3),  # was [23, 3836]
+        (Gaussian(5.660424939503113, REPLACE_ONE).poisson(0.00026164849555374367), 841, 1e-8),  # was [0.24, 0.31]
+    ],
+)
+def test_one_sample_of_many_records_is_known_well(run: Mechanism, size: int, delta: float) -> None:
+    bounds = run.group(size).epsilon(delta)
+    assert bounds.width <= 2e-3 * bounds.upper
+    assert run.group(size).delta(bounds.upper * (1 + 1e-9)).lower <= delta
+    assert run.group(size).delta(bounds.lower * (1 - 1e-9)).upper >= delta
+
+
+def test_projections_of_thousands_of_records_warn_of_nothing() -> None:
+    """Tails of norms that underflow are logarithms of nothing."""
+    assert (Projected(1.4, 199).poisson(0.001) * 100).group(2000).delta(3.0).lower > 0.9
+
+
+def test_lattices_too_long_for_any_memory_are_refused() -> None:
+    with pytest.raises(OverflowError, match="fine"):
+        on_lattice(np.array([0.0, 3e4]), np.log([0.5, 0.5]), 1e-6, 0.0, upper=True)

@@ -129,7 +129,7 @@ class Task:
                 break
             high = min(high, asked.told(above.times(self.size, upper=True, share=share), upper=True))
             room = asked.room(met, low, high, hard=hard)
-            if high - low <= room or (k > 0 and not high - low < _WORTH * before):
+            if high - low <= room or (k > hard and not high - low < _WORTH * before):
                 break
             if not coarse:
                 part *= min(max(_WORTH * room / (high - low), 0.05), 0.5)

@@ -141,7 +141,7 @@ class Gains:
         begin = self.logs[0]
         if upper:
             begin = first = max(float(first), float(self.logs[self.places < -deepest].max()))
-            last = float(_log(-ends[1]))
+            last = float(_log(-ends[1]) + _doubt(ends[1:], ends[1:])[0])
         places = np.concatenate([[-np.inf], ends[:1], self.places[inner], ends[1:], [np.inf]])
         return places, np.concatenate([[begin, first], self.logs[inner], [last, -np.inf]])
 

@@ -133,6 +133,16 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
     unseen = touching.at_epsilon(task.model, group.size, epsilon).delta < _LOWEST
     if unseen and _is_none(group, epsilon):
         return -math.inf, _NONE
+    low, high = _log_delta(group, asked, task, epsilon, tolerance)
+    if low < _NONE < high and not unseen and _is_none(group, epsilon):
+        return low, _NONE
+    return low, high
+
+
+def _log_delta(
+    group: Group, asked: Question, task: doubling.Task, epsilon: float, tolerance: float
+) -> tuple[float, float]:
+    """By one way after another, until one tells enough."""
     if group.size > chains.LONGEST:
         return task.log_delta(epsilon, tolerance)
     low, high = task.log_delta(epsilon, tolerance, quickly=True)
@@ -149,8 +159,6 @@ def log_delta(group: Group, epsilon: float, tolerance: float) -> tuple[float, fl
         low, high = within((low, high), (least, most))
         if told or high - low <= _QUICKER * tolerance * max(1.0, -high):
             break
-    if low == -math.inf and high > _NONE and not unseen and _is_none(group, epsilon):
-        return low, _NONE
     return low, high
 
 

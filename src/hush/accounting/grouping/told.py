@@ -33,7 +33,7 @@ _FINE = np.concatenate([[-30.0, 0.0], np.geomspace(1e-6, 3e4, 2400)])
 _BEYOND, _MOST_BEYOND = (1.0, 0.03, 1e-3, 3e-5), 3.0  # parts of an epsilon: what more large losses add up to
 
 
-@np.errstate(divide="ignore")
+@np.errstate(all="ignore")
 def log_deltas(steps: Steps, places: Array) -> Array:
     """Lower bounds on log delta: by mean and variance, tilted or not, and by several large losses of one kind."""
     found = _by_tilts(steps, places)

@@ -104,20 +104,20 @@ def _touched(
 ) -> Touched:
     """By the group's attack at one of the corners, from its first record's to its last's."""
     place, gain = total.places[best : best + 1], total.logs[best : best + 1]
-    before = curve.reaching(gains.added(place, gain))
-    first = _slope(curve, float(place[0]))
-    last = _slope(curve, float(before[0])) if before.size else -first
-    low, high = sorted((abs(first), abs(last)))
+    first, before = _slopes(curve, float(place[0])), curve.reaching(gains.added(place, gain))
+    last = _slopes(curve, float(before[0])) if before.size else -first
+    both = np.append(first, last)
+    high, low = float(np.abs(both).max(initial=0.0)), float(np.abs(both).min(initial=math.inf))
     level = -float(np.logaddexp(0.0, -place[0]))
     # where nothing is left there is nothing to be told from less of it
     owed = abs(told(total) - told(_less(curve, size))) / TRIED if log_delta > -gains.DEEPEST else math.inf
-    return Touched(size, 0.0 if last < 0 < first else low, high, level, float(gain[0]), log_delta, owed)
+    low = 0.0 if both.min(initial=0.0) < 0 < both.max(initial=0.0) else min(low, high)
+    return Touched(size, low, high, level, float(gain[0]), log_delta, owed)
 
 
-def _slope(curve: Gains, place: float) -> float:
-    """The steepest log of a slope at a corner or next to it."""
+def _slopes(curve: Gains, place: float) -> Array:
+    """Logs of slopes at a corner and next to it."""
     slopes = gains.slopes(curve)
     k = int(np.searchsorted(curve.places, place))
     near = slopes[max(k - 2, 0) : k + 1]
-    near = near[np.isfinite(near)]
-    return float(near[np.argmax(np.abs(near))]) if near.size else 0.0
+    return near[np.isfinite(near)]

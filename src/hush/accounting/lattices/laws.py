@@ -27,6 +27,7 @@ UNDERFLOW = 1e-290  # below, a mass has lost its relative accuracy
 _WRAP = 44.0  # tilted mass outside the window: at most exp(-44) = 8e-20 on either side
 _LONGEST = 2**20  # transform length
 _FAINT = -690.0  # log of a tilted mass that may be lost
+_WIDEST = 2e7  # nodes
 _STEEPEST = 50.0  # log of what a tilted mass grows by between two points
 _BASE = 1024  # steps per stage of a long composition
 _FEW = 200_000  # up to so many steps the rounding of one long transform is harmless
@@ -277,6 +278,8 @@ def on_lattice(losses: Array, logs: Array, spacing: float, tilt: float, *, upper
     faint = _lost(losses, logs, tilt, mgf) if upper else NONE
     origin = float(losses[np.argmax(weight)])
     place = (losses - origin) / spacing
+    if place.max() - place.min() > _WIDEST:
+        raise OverflowError("A lattice this fine can't hold losses this far apart.")
     first = math.floor(place.min()) - 1
     index = np.arange(first, math.ceil(place.max()) + 2)
     nodes = origin + spacing * index

@@ -246,10 +246,10 @@ def _far_logs(pair: Pair, edges: Array) -> tuple[Array, Array]:
     if far.size == 0 or not isinstance(inner, ProjectedPair):
         return logs, doubt
     at = edges[far] if rate == 1 else inner_loss(rate, edges[far])
-    scaled, accuracy = np.log(inner.scaled_tail(at)), inner.accuracy(at) + 64
-    gap = np.append(scaled[1:] - scaled[:-1] - np.diff(at), -np.inf)
-    share = -np.expm1(np.minimum(gap, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
+        scaled, accuracy = np.log(inner.scaled_tail(at)), inner.accuracy(at) + 64
+        gap = np.append(scaled[1:] - scaled[:-1] - np.diff(at), -np.inf)
+        share = -np.expm1(np.minimum(gap, 0.0))
         logs[far + 1] = scaled - at + np.log(share)
         doubt[far + 1] = 2 * _UNIT * accuracy / share + 8 * _UNIT
     good = doubt < 1e-3
