@@ -47,7 +47,7 @@ _RARE = 0.1  # of what epsilon may be off
 _RATIOS = 0.008, 0.06  # of small bins' widths to losses: variance is off by a sixth of the square
 _LOWEST = 60.0  # losses below minus that are moved up to it
 _LINES, _FEWEST = 60, 8  # for all terms, for one of them
-_MOST = 40  # large losses that are counted one by one
+_MOST, _FEW = 40, 10  # large losses that are counted one by one, of few points and of many
 _EXACT = 6  # steps whose large losses always are
 _LIKELY = -20.0  # log of a chance that is smaller than the sum of what makes it up
 _CROSSED = 24  # terms of several such kinds
@@ -309,9 +309,10 @@ def _some(part: _Split, count: int, none: Array, beside: Array, about: Array) ->
     found: list[_Term] = []
     power, last, together = none, 0, max(1, count // _TOGETHER)
     sums, first = none, 0
-    for k in range(1, min(count, _MOST) + 2):
+    most = min(count, _MOST if none.size <= 2 * _POINTS else _FEW)
+    for k in range(1, most + 2):
         power = logs.convolved(power, part.large, none.size)
-        more = power + _ways(count, k) if k <= min(count, _MOST) else np.full(none.size, -np.inf)
+        more = power + _ways(count, k) if k <= most else np.full(none.size, -np.inf)
         tells = bool((_gathered(beside, more) > about + _SLIGHT).any())
         if not tells or k - first > together:
             laws = ((part.small, count - last),) if last < count else ()
