@@ -156,14 +156,19 @@ class Asked:
             tried[where if alone else near] |= further <= 1
             further = min(2 * further, _FURTHEST) if not unserved.any() else min(further / 4, 1.0) if alone else 1.0
         blunt = np.flatnonzero(is_wide() & ~(upper - lower <= _USELESS * np.clip(-upper, 1.0, 100.0)))
-        if blunt.size:
-            lower[blunt] = np.fmax(lower[blunt], maker.glance(epsilons[blunt]))
-        scales = np.floor(np.log(np.maximum(epsilons[blunt], 1e-300)) / math.log(_FARTHER))
-        for some in (blunt[scales == scale] for scale in np.unique(scales)):
-            deepest = some[-1]
-            bound = maker.bound(epsilons[some], float(epsilons[deepest]), float(sizes[deepest]))
-            upper[some] = np.fmin(upper[some], bound)
+        _fill(maker, epsilons, sizes, blunt, lower, upper)
         return lower, upper
+
+
+def _fill(maker: Maker, epsilons: Array, sizes: Array, blunt: Places, lower: Array, upper: Array) -> None:
+    """Where lines told next to nothing, what costs little: a glance from below, a bound for each scale from above."""
+    if not blunt.size:
+        return
+    lower[blunt] = np.fmax(lower[blunt], maker.glance(epsilons[blunt]))
+    scales = np.floor(np.log(np.maximum(epsilons[blunt], 1e-300)) / math.log(_FARTHER))
+    for some in (blunt[scales == scale] for scale in np.unique(scales)):
+        at, size = float(epsilons[some[-1]]), float(sizes[some[-1]])
+        upper[some] = np.fmin(upper[some], maker.bound(epsilons[some], at, size))
 
 
 def _to_be_had(kept: Sequence[Kept], epsilons: Array, tolerances: Array) -> Array:

@@ -50,7 +50,7 @@ class _Room(Protocol):
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Aim:
     """A question: where a model has it that attacks touch, what gains tell, how wide that may be, and what is enough.
 
     Where it is hard to tell, answers may be wider.
@@ -86,8 +86,8 @@ class Task:
         def room(met: Touched, low: float, high: float, *, hard: bool) -> float:
             return max(tolerance * (high if high < math.inf else max(met.epsilon, low)), 1e-12)
 
-        asked = _Asked(lambda model: touching.at_delta(model, self.size, log_delta), told, room, EPSILON_LIMIT)
-        low, high = self._narrowed(asked, 0.0, math.inf, quickly=quickly)
+        aim = _Aim(lambda model: touching.at_delta(model, self.size, log_delta), told, room, EPSILON_LIMIT)
+        low, high = self._narrowed(aim, 0.0, math.inf, quickly=quickly)
         return (EPSILON_LIMIT, math.inf) if low >= EPSILON_LIMIT else (low, high)
 
     def log_delta(self, at: float, tolerance: float, *, quickly: bool = False) -> tuple[float, float]:
@@ -100,35 +100,35 @@ class Task:
             steep = math.exp(min(at + met.level - met.delta, 50.0))
             return tolerance * max((_EASIER if hard else 1) * max(1.0, -met.delta), min(at * steep, _STEEPEST))
 
-        asked = _Asked(lambda model: touching.at_epsilon(model, self.size, at), told, room, -tolerance)
-        return self._narrowed(asked, -math.inf, 0.0, quickly=quickly)
+        aim = _Aim(lambda model: touching.at_epsilon(model, self.size, at), told, room, -tolerance)
+        return self._narrowed(aim, -math.inf, 0.0, quickly=quickly)
 
     @np.errstate(all="ignore")
-    def _narrowed(self, asked: _Asked, low: float, high: float, *, quickly: bool) -> tuple[float, float]:
+    def _narrowed(self, aim: _Aim, low: float, high: float, *, quickly: bool) -> tuple[float, float]:
         """Bounds on an answer, narrower from look to look; where that takes many points, the first has but a few."""
         model, part, hard = self.model, _SHARE, False
         for k in range(1 if quickly else _LOOKS):
-            met = asked.touched(model)
-            share = _share(part * asked.room(met, low, high, hard=hard), met)
+            met = aim.touched(model)
+            share = _share(part * aim.room(met, low, high, hard=hard), met)
             places, wanted = self._places(model, met, share)
             coarse = k == 0 and places.size > _FEW
             hard |= coarse
             if quickly and coarse:
                 break
             if k == 0 and not quickly:
-                low = asked.told(self._below(met).times(self.size, upper=False, share=_ROUGHLY), upper=False)
-                if low >= asked.enough:
+                low = aim.told(self._below(met).times(self.size, upper=False, share=_ROUGHLY), upper=False)
+                if low >= aim.enough:
                     break
             if coarse:
                 places, wanted = self._places(model, met, share, _FEW)
                 share, wanted = max(share, _ROUGHLY), np.maximum(wanted, _COARSE * -model.at(places))
             below, above, model = self._near(model, places, wanted)
             before = high - low
-            low = max(low, asked.told(below.times(met.size, upper=False, share=share), upper=False))
-            if low >= asked.enough:
+            low = max(low, aim.told(below.times(met.size, upper=False, share=share), upper=False))
+            if low >= aim.enough:
                 break
-            high = min(high, asked.told(above.times(self.size, upper=True, share=share), upper=True))
-            room = asked.room(met, low, high, hard=hard)
+            high = min(high, aim.told(above.times(self.size, upper=True, share=share), upper=True))
+            room = aim.room(met, low, high, hard=hard)
             if high - low <= room or (k > hard and not high - low < _WORTH * before):
                 break
             if not coarse:

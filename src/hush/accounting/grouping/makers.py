@@ -29,7 +29,8 @@ _DEEPLY = -100.0  # a log delta below which lattices are tried before lines
 _BLUNTEST = 3.0, 2e-3  # times what is wanted, and of log delta: lines that are no wider are not worth other sums
 _FEW = 1000  # steps with projected norms: sums of more take seconds and tell nothing
 _SUMMED = 1e-4  # of log delta: what sums are asked for at most
-_SHEETS = 5e-4, -300.0, 1.02  # of log delta: known no better, and that deep, lattices may tell it; and how deep
+_FEW_DIGITS, _FROM = 5e-4, -300.0  # of log delta: known no better, and from so deep on, lattices may tell it
+_DEEPER = 1.02  # times as deep as it is taken to be
 _OF_SLACK = 0.2  # of what epsilon may be off
 _NOTHING = 1.0  # of log delta: known no better, leaks were taken for losses that decide
 _FURTHEST = 1e6  # an epsilon that no link needs
@@ -184,14 +185,11 @@ class Binned:
         """All smaller epsilons at once, from large losses on a lattice: where log delta needs few digits."""
         from hush.accounting.grouping import record
 
-        if (
-            not enough > _SHEETS[0] * -size > -_SHEETS[0] * _SHEETS[1]
-            or not epsilon > 0
-            or near(epsilon, self.torn, _BESIDE)
-        ):
+        serves = epsilon > 0 and size < _FROM and enough > _FEW_DIGITS * -size
+        if not serves or near(epsilon, self.torn, _BESIDE):
             return None
         slack = _OF_SLACK * enough * epsilon / -size
-        found = record.curve(self.steps, _SHEETS[2] * size - 10, slack, 2 * epsilon, (rare.curve,))
+        found = record.curve(self.steps, _DEEPER * size - 10, slack, 2 * epsilon, (rare.curve,))
         if found is None or not width_at(found, epsilon) <= enough:
             self.torn.append(epsilon)
         return found

@@ -129,7 +129,8 @@ def _by_large_ones(law: Points, count: int, places: Array, part: float) -> Array
         rate = tails[np.searchsorted(losses, at, side="right")]
         rest = (count - numbers) * np.log1p(-np.minimum(np.exp(rate) + 1e-12, 1 - 1e-16))
         more = np.maximum(more, -rest)
-    ways = gammaln(count + 1) - gammaln(numbers + 1) - gammaln(count - numbers + 1)
+    whole = gammaln(count + 1)  # of which rounding may take a few units
+    ways = whole - gammaln(numbers + 1) - gammaln(count - numbers + 1) - 1e-14 * whole
     logs = ways * (1 - 1e-9) - 1e-6 + numbers * rate + rest
     logs = np.where(needed - rest <= numbers * at * (1 - 1e-12), logs, -np.inf)
     return np.asarray(logs.max(axis=1) + np.log(-np.expm1(-beyond)) - 1e-9)
