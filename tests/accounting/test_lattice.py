@@ -18,7 +18,7 @@ from scipy.special import log_ndtr, logsumexp
 from hush.accounting import engines
 from hush.accounting.lattices import readings
 from hush.accounting.lattices.lattice import LARGEST, epsilon, log_delta, log_mgf
-from hush.accounting.lattices.laws import Law
+from hush.accounting.lattices.laws import Law, compose, on_lattice
 from hush.accounting.pairs.losses import (
     Enclosed,
     GaussianPair,
@@ -407,3 +407,28 @@ def test_a_rival_that_is_larger_spares_no_more_than_work() -> None:
         if rival[0] < exact[0]:
             allowed = np.maximum(1e-3 * np.maximum(1, -high), shown / np.exp(low))
             assert np.all(high - low <= 1.5 * allowed)
+
+
+def test_what_lies_beyond_a_deep_window_is_counted() -> None:
+    """e^-900 is no floating-point number: as one it would be lost from the law that reveals more."""
+    losses = 1.0 * np.arange(2000)
+    law = on_lattice(losses, -losses, 1.0, 0.5, upper=True)
+    run = compose([law], [2], 0.5, upper=True, floor=-800.0)
+    assert -2000 < run.log_hidden < -700
+    at = np.array([run.losses[-1] - 1.0])
+    truth = float(np.logaddexp.reduce(np.log(np.arange(1, 4001.0)[int(at[0]) :]) - np.arange(4000.0)[int(at[0]) :]))
+    assert readings.curve(run, at, 0.0, upper=True)[0] >= truth + math.log(-math.expm1(-1.0)) - 1e-9
+
+
+def test_losses_too_small_to_be_told_keep_what_is_hidden() -> None:
+    law = Law(1.0, 0.0, np.arange(3), np.log(np.full(3, 1 / 3)), 0.0, log_hidden=-900.0)
+    assert readings.curve(law, np.array([5.0]), 0.0, upper=True)[0] == pytest.approx(-900.0)
+    twice = compose([law], [2], 0.1, upper=True)
+    assert readings.curve(twice, np.array([9.0]), 0.0, upper=True)[0] >= -900.0 + math.log(2)
+
+
+def test_tilted_masses_that_are_lost_are_counted_wherever_a_law_is_read() -> None:
+    losses, logs = np.array([0.0, 1000.0]), np.array([0.0, -1500.0])
+    law = on_lattice(losses, logs, 1.0, 3.0, upper=True)
+    for one in (law, compose([law], [2], 3.0, upper=True)):
+        assert readings.curve(one, np.array([-1.0]), 0.0, upper=True)[0] >= math.log(-math.expm1(-1.0))

@@ -14,7 +14,7 @@ from hush.accounting import ADD_REMOVE, REPLACE_ONE, Gaussian, Guarantees, Lapla
 from hush.accounting.grouping import record
 from hush.accounting.kinds import directions
 from hush.accounting.lattices import rare
-from hush.accounting.lattices.listed import Known, apart, listed
+from hush.accounting.lattices.listed import Known, Listed, Mean, apart, listed
 from hush.accounting.pairs.points import Points, exact
 from hush.accounting.releases import Projected
 
@@ -211,3 +211,42 @@ def test_steps_without_large_losses_have_a_curve() -> None:
         known = [run.delta(epsilon) for epsilon in (0.0, 1.0, 3.0)]
         assert np.all(np.exp(lower) <= [bounds.upper * (1 + 1e-9) for bounds in known])
         assert np.all(upper - lower < 0.1)
+
+
+@pytest.mark.parametrize("above", [False, True])
+@pytest.mark.parametrize("spread", [0.01, 3.0, 400.0])
+def test_a_mean_over_listed_sums_is_that_of_its_chords(above: bool, spread: float) -> None:
+    """One by one, in many digits: chords fall by up to e^-400 over a cell, and sums reach far beyond all cells."""
+    random = np.random.default_rng([above, int(spread)])
+    places = np.cumsum(random.uniform(0.01, 1.0, 40)) - 2.0
+    values = -np.cumsum(random.uniform(0.0, 1.0, 40) ** 3 * spread)
+    losses = np.sort(random.uniform(-30.0, 30.0, 300))
+    masses = -random.exponential(20.0, 300)
+    masses -= np.logaddexp.reduce(masses)
+    mean = Mean(Listed(losses, masses, 0.0, 0.0, 0.0), places, values, -np.inf, -np.inf, above)
+    epsilons = np.sort(random.uniform(-5.0, 45.0, 30))
+    with np.errstate(all="ignore"):
+        found = mean(epsilons)
+
+    def chord(at: mpmath.mpf) -> mpmath.mpf:
+        if at >= places[-1]:
+            return mpmath.mpf(0)
+        if at < places[0]:  # from above a chord that is 1 where e^at is 0; from below P less e^at Q
+            slope = (1 - mpmath.exp(values[0])) / mpmath.exp(places[0]) if above else mpmath.mpf(1)
+            return max(1 - slope * mpmath.exp(at), mpmath.mpf(0))
+        k = int(np.searchsorted(places, float(at), side="right")) - 1
+        low, high = (mpmath.exp(end) for end in places[k : k + 2])
+        part = (high - mpmath.exp(at)) / (high - low)
+        return part * mpmath.exp(values[k]) + (1 - part) * mpmath.exp(values[k + 1])
+
+    with mpmath.workdps(60):
+        for at, log in zip(epsilons.tolist(), found.tolist(), strict=True):
+            truth = mpmath.fsum(
+                mpmath.exp(mass) * chord(mpmath.mpf(at) - loss)
+                for loss, mass in zip(losses.tolist(), masses.tolist(), strict=True)
+            )
+            if truth == 0:
+                assert above or log == -np.inf
+                continue
+            assert log >= mpmath.log(truth) if above else log <= mpmath.log(truth)
+            assert abs(log - mpmath.log(truth)) < 1e-6 * (1 + spread)

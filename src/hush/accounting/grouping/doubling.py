@@ -26,7 +26,7 @@ from hush.accounting.pairs.losses import Array
 
 _LOOKS, _CURVES = 4, 2
 _SHARE = 0.1  # of the width asked for: what each kind of error may take
-_MOST, _FEW = 3000, 400  # points, and how many are worth a try
+_MOST, _FEW = 12_000, 400  # points, and how many are worth a try
 _LEFT = 1e-3  # of log delta
 _FINEST = 1e-12  # where next to nothing is left
 _LOOSELY = 0.3  # of log delta: what points beside the stretch are asked for
@@ -73,12 +73,11 @@ class Task:
     largest: float = math.inf
     glance: Callable[[Array], Array] = lambda epsilons: np.full(epsilons.shape, -np.inf)
     """Lower bounds that cost little."""
+    corner: float = math.inf
+    """The largest finite loss: from there on nothing is left but what leaks."""
 
-    def epsilon(self, log_delta: float, tolerance: float, *, quickly: bool = False) -> tuple[float, float]:
-        """Certified bounds on epsilon, or (1e4, inf) as soon as so many records are seen to be beyond.
-
-        Quickly: from one look or, where that takes many points, none.
-        """
+    def epsilon(self, log_delta: float, tolerance: float) -> tuple[float, float]:
+        """Certified bounds on epsilon, or (1e4, inf) as soon as so many records are seen to be beyond."""
 
         def told(total: Gains, *, upper: bool) -> float:
             return gains.epsilon(total, log_delta, upper=upper)
@@ -87,10 +86,10 @@ class Task:
             return max(tolerance * (high if high < math.inf else max(met.epsilon, low)), 1e-12)
 
         aim = _Aim(lambda model: touching.at_delta(model, self.size, log_delta), told, room, EPSILON_LIMIT)
-        low, high = self._narrowed(aim, 0.0, math.inf, quickly=quickly)
+        low, high = self._narrowed(aim, 0.0, math.inf)
         return (EPSILON_LIMIT, math.inf) if low >= EPSILON_LIMIT else (low, high)
 
-    def log_delta(self, at: float, tolerance: float, *, quickly: bool = False) -> tuple[float, float]:
+    def log_delta(self, at: float, tolerance: float) -> tuple[float, float]:
         """Certified bounds on log delta at one epsilon."""
 
         def told(total: Gains, *, upper: bool) -> float:
@@ -101,21 +100,19 @@ class Task:
             return tolerance * max((_EASIER if hard else 1) * max(1.0, -met.delta), min(at * steep, _STEEPEST))
 
         aim = _Aim(lambda model: touching.at_epsilon(model, self.size, at), told, room, -tolerance)
-        return self._narrowed(aim, -math.inf, 0.0, quickly=quickly)
+        return self._narrowed(aim, -math.inf, 0.0)
 
     @np.errstate(all="ignore")
-    def _narrowed(self, aim: _Aim, low: float, high: float, *, quickly: bool) -> tuple[float, float]:
+    def _narrowed(self, aim: _Aim, low: float, high: float) -> tuple[float, float]:
         """Bounds on an answer, narrower from look to look; where that takes many points, the first has but a few."""
         model, part, hard = self.model, _SHARE, False
-        for k in range(1 if quickly else _LOOKS):
+        for k in range(_LOOKS):
             met = aim.touched(model)
             share = _share(part * aim.room(met, low, high, hard=hard), met)
             places, wanted = self._places(model, met, share)
             coarse = k == 0 and places.size > _FEW
             hard |= coarse
-            if quickly and coarse:
-                break
-            if k == 0 and not quickly:
+            if k == 0:
                 low = aim.told(self._below(met).times(self.size, upper=False, share=_ROUGHLY), upper=False)
                 if low >= aim.enough:
                     break
@@ -208,7 +205,7 @@ class Task:
         beside = np.concatenate([[0.0], low * _BESIDE[:2], high * _BESIDE[2:]])
         if math.isfinite(self.largest):
             beside = np.append(beside[beside < self.largest], self.largest)
-        places = np.union1d(even, beside)
+        places = np.union1d(even, [*beside, self.corner] if low < self.corner < high else beside)
         wanted = np.interp(places, fine, shares * gained)
         return places, np.where((places < low) | (places > high), _LOOSELY, wanted)
 

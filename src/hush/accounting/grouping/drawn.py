@@ -35,6 +35,7 @@ _BESIDE = 0.0, 0.1, 0.4  # of the width asked for: chains that end so far from a
 _LATER = 0.0, 0.05, 0.2
 _FEW = 3.0  # times that width: no other way tells more where delta falls so quickly
 _NOTHING = -690.0  # log of a delta that is none
+_LEAST_TOLD, _DEEPEST = -230.0, -240.0  # of one so small that it need not be told from less; and a little smaller
 _FAR = 0.9 * EPSILON_LIMIT  # where a second look isn't worth it
 _BEYOND = 1.0001
 _CLOSE = 3.0  # times as wide as is asked for: where a third look may do
@@ -95,6 +96,15 @@ def _above(chain: Drawn, links: Links, log_delta: float, tolerance: float) -> fl
     return seen_above(chain, links, log_delta, tolerance)
 
 
+def _off_a_cliff(chain: Drawn, at: float, tolerance: float, low: float, high: float) -> tuple[bool, bool]:
+    """Whether delta is known to be larger than the upper bound a little before an epsilon, and no larger than the lower
+    one, or tiny, a little after it: then both are deltas of epsilons within the tolerance."""
+    before, after = at * (1 - tolerance), at * (1 + tolerance)
+    falling = chain.log_delta_below(chain.below().links(chain.size, epsilon=before), before) >= high
+    links = chain.model.links(chain.size, epsilon=after)
+    return falling, chain.split(fitted(chain, links.slopes, after)) <= max(low, _LEAST_TOLD)
+
+
 @dataclass(frozen=True)
 class Task:
     """The steps in each direction, a model of their curve, the size, the log of the least delta, the largest loss."""
@@ -135,28 +145,31 @@ class Task:
 
         (-inf, 0) where curves can't be drawn.  Where delta falls quickly they need be no closer than epsilon's width.
         """
-        low, high, model, told, enough = -math.inf, 0.0, self.before, False, 0.0
+        low, high, model, told, enough, falling = -math.inf, 0.0, self.before, False, 0.0, False
         slack = _SHARE * tolerance * max(at, _LEAST) / self.size
         for k in range(_TIMES):
-            if (chain := self._drawn(model, model.links(self.size, epsilon=at), slack, known=k > 0)) is None:
+            deepest = _DEEPEST - at if falling else 0.0
+            links = model.links(self.size, epsilon=at)
+            if (chain := self._drawn(model, links, slack, deepest, known=k > 0)) is None:
                 break
             chain.draw_near(chain.model.links(self.size, epsilon=at))
             before, below = high - low, chain.below()
             for part in _BESIDE:
-                further = below.links(self.size, epsilon=at * (1 + part * tolerance))
-                low = max(low, chain.log_delta_below(further, at))
+                low = max(low, chain.log_delta_below(below.links(self.size, epsilon=at * (1 + part * tolerance)), at))
                 links = chain.model.links(self.size, epsilon=at * (1 - part * tolerance))
                 high = min(high, chain.split(fitted(chain, links.slopes, min(links.epsilon, at) if part else at)))
             enough = tolerance * max(links.scale, at * links.steep)
             told = high - low <= enough or low >= -tolerance or high < _NOTHING
+            falling, fallen = _off_a_cliff(chain, at, tolerance, low, high)
+            told = told or (falling and fallen)
             if told or (k > 0 and before < math.inf and not high - low < _WORTH * before):
                 break
             model, slack = chain.model, slack * _WORTH * _WORTH
         return min(low, high), max(low, high), told or high - low <= _FEW * enough
 
-    def _drawn(self, model: Model, links: Links, slack: float, *, known: bool) -> Drawn | None:
+    def _drawn(self, model: Model, links: Links, slack: float, deepest: float = 0.0, *, known: bool) -> Drawn | None:
         """Both directions' curves as deep as the links go, and, where the model may be wrong, further."""
-        deepest = _DEEPER[known] * float(model.log_delta(links.slopes).min()) - _SPARE[known]
+        deepest = min(_DEEPER[known] * float(model.log_delta(links.slopes).min()) - _SPARE[known], deepest)
         curves = []
         for steps in self.ways:
             ways = record.FINER if known else record.WAYS

@@ -40,6 +40,7 @@ _ROUGHLY = 0.1  # of epsilon: as well as that is known
 _OUT = 2.0  # times the largest epsilon that is told: further than any first link
 _GLANCED, _BLUNT = 1e-4, 5e-4  # of log delta: what a few lines are asked for, and known no better are blunt
 _PATIENCE = 8
+_MANY = 100  # records: by doubling they take less time than link by link
 _NEARLY = 0.01  # of epsilon: where lines are blunt, they are not asked for more
 _QUICKER = 12.0  # times the tolerance: narrow for log delta, which changes faster than epsilon
 
@@ -56,10 +57,9 @@ def epsilon(group: Group, log_delta: float, tolerance: float) -> tuple[float, fl
         return EPSILON_LIMIT, math.inf
     if group.size > chains.LONGEST:
         return task.epsilon(log_delta, tolerance)
-    found = task.epsilon(log_delta, tolerance, quickly=True)
-    if is_narrow(*found, tolerance):
-        return found
-    attempts = [_by_links, _by_saddles, _by_doubling]
+    found, attempts = (0.0, math.inf), [_by_links, _by_doubling]
+    if group.size > _MANY:
+        attempts.reverse()
     blunt = _is_drawn(group) and _are_blunt(asked, log_delta=log_delta)
     if _is_drawn(group):
         attempts.insert(0 if blunt else 1, _by_curves)
@@ -81,12 +81,6 @@ def _by_curves(group: Group, asked: Question, found: Interval, log_delta: float,
 
 def _by_links(group: Group, asked: Question, found: Interval, log_delta: float, tolerance: float) -> Interval:
     return rounds.epsilon(*asked, log_delta, tolerance, largest(group))
-
-
-def _by_saddles(group: Group, asked: Question, found: Interval, log_delta: float, tolerance: float) -> Interval:
-    """With another model, where bins had a say in the first."""
-    other = _with_saddles(group, asked)
-    return found if other is None else rounds.epsilon(*other, log_delta, tolerance, largest(group))
 
 
 def _by_doubling(group: Group, asked: Question, found: Interval, log_delta: float, tolerance: float) -> Interval:
@@ -145,10 +139,9 @@ def _log_delta(
     """By one way after another, until one tells enough."""
     if group.size > chains.LONGEST:
         return task.log_delta(epsilon, tolerance)
-    low, high = task.log_delta(epsilon, tolerance, quickly=True)
-    if high - low <= tolerance * max(1.0, -high) or low >= -tolerance:
-        return low, high
-    attempts = [_delta_by_links, _delta_by_saddles, _delta_by_doubling]
+    low, high, attempts = -math.inf, 0.0, [_delta_by_links, _delta_by_doubling]
+    if group.size > _MANY:
+        attempts.reverse()
     blunt = _is_drawn(group) and _are_blunt(asked, epsilon=epsilon)
     if _is_drawn(group):
         attempts.insert(0 if blunt else 1, _delta_by_curves)
@@ -173,11 +166,6 @@ def _delta_by_curves(group: Group, asked: Question, epsilon: float, tolerance: f
 
 def _delta_by_links(group: Group, asked: Question, epsilon: float, tolerance: float) -> tuple[float, float, bool]:
     return *rounds.log_delta(*asked, epsilon, tolerance, largest(group)), False
-
-
-def _delta_by_saddles(group: Group, asked: Question, epsilon: float, tolerance: float) -> tuple[float, float, bool]:
-    other = _with_saddles(group, asked)
-    return (-math.inf, 0.0, False) if other is None else _delta_by_links(group, other, epsilon, tolerance)
 
 
 def _delta_by_doubling(group: Group, asked: Question, epsilon: float, tolerance: float) -> tuple[float, float, bool]:
@@ -239,18 +227,8 @@ def _glance(group: Group, epsilons: Array) -> Array:
 
 
 def _doubling(group: Group, asked: Question) -> doubling.Task:
-    return doubling.Task(*asked, largest(group), lambda epsilons: _glance(group, epsilons))
-
-
-def _with_saddles(group: Group, asked: Question) -> Question | None:
-    """The same with another model, where bins had a say in the first."""
-    oracle, before, size, log_least = asked
-    model = saddles.model(directions(group.inner))
-    if model is None:
-        return None
-    model = model.leaking(log_least, _OUT * EPSILON_LIMIT)
-    same = model.logs.size == before.logs.size and bool(np.all(model.logs == before.logs))
-    return None if same else (oracle, model, size, log_least)
+    corner = max(bounded.largest_finite(steps)[0] for steps in directions(group.inner))
+    return doubling.Task(*asked, largest(group), lambda epsilons: _glance(group, epsilons), corner)
 
 
 def makers(group: Group) -> list[Maker]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hush.accounting.contours.crossing import Curve
 from hush.accounting.grouping.told import log_deltas
-from hush.accounting.lattices import deep, rare, scales
+from hush.accounting.lattices import rare
 from hush.accounting.mixed import decaying, scattered
 from hush.accounting.pairs.bounded import largest_finite, largest_total, near_top
 from hush.accounting.pairs.hopeless import least_delta
@@ -25,16 +25,14 @@ from hush.accounting.tails.sides import Chernoff
 
 DEEP = 200.0
 """A log delta below minus that is known no less well."""
-_DEEPLY = -100.0  # a log delta below which lattices are tried before lines
-_BLUNTEST = 3.0, 2e-3  # times what is wanted, and of log delta: lines that are no wider are not worth other sums
-_FEW = 1000  # steps with projected norms: sums of more take seconds and tell nothing
-_SUMMED = 1e-4  # of log delta: what sums are asked for at most
-_FEW_DIGITS, _FROM = 5e-4, -300.0  # of log delta: known no better, and from so deep on, lattices may tell it
-_DEEPER = 1.02  # times as deep as it is taken to be
-_OF_SLACK = 0.2  # of what epsilon may be off
+_DEEPLY, _FEW_DIGITS = (
+    -300.0,
+    5e-4,
+)  # a log delta, and a share of it: known no better from there on, lattices may tell more
+_DEEPER, _OF_SLACK = 1.02, 0.2  # times as deep as it is taken to be; of what epsilon may be off
+_NEARBY = 0.2  # logs of epsilons
 _NOTHING = 1.0  # of log delta: known no better, leaks were taken for losses that decide
 _FURTHEST = 1e6  # an epsilon that no link needs
-_NEARBY, _BESIDE = 0.7, 0.2  # logs of epsilons
 _GLANCED = 16.0  # minus the log of a delta for which bins are good enough for a glance at all larger ones
 
 
@@ -85,29 +83,19 @@ class Whole:
 
 @dataclass
 class Binned:
-    """Steps of any kind: bins, and lines for each of the two laws that enclose the composition.
+    """Steps of any kind: without bins where losses decay, or by lines for each of two laws that enclose them.
 
     Where losses are continuous, paths are sorted by their largest loss: many small losses or a large one may decide.
     """
 
     steps: Steps
     one_sided: bool = False
-    blurred: list[float] = field(default_factory=list)
-    """Where a tilted lattice was too coarse."""
-    blunt: list[float] = field(default_factory=list)
-    """Where lines told less than sums on two lattices."""
-    unsummed: list[float] = field(default_factory=list)
-    """And where these told less."""
     torn: list[float] = field(default_factory=list)
     """Where large losses were too far apart on a lattice."""
 
     @cached_property
     def task(self) -> scattered.Task:
         return scattered.Task.of(self.steps)
-
-    @cached_property
-    def sums(self) -> scales.Task:
-        return scales.Task(self.steps)
 
     @cached_property
     def largest(self) -> float:
@@ -154,61 +142,25 @@ class Binned:
         return np.logaddexp(sizes, leak)
 
     def curve(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
-        enough = tolerance * max(1.0, -size)
         if epsilon >= self._largest_finite[0]:
             return self._leaked
-        found = self.smooth(epsilon, size, enough) or self.deep(epsilon, size, enough)
-        if found is not None:
+        enough = tolerance * max(1.0, -size)
+        found = self.smooth(epsilon, size, enough) or self.lines(epsilon, size, tolerance)
+        if size > _DEEPLY or (found is not None and width_at(found, epsilon) <= max(enough, _FEW_DIGITS * -size)):
             return found
-        sheet = self.sheet(epsilon, size, enough)
-        if sheet is not None and width_at(sheet, epsilon) <= enough:
-            return sheet
-        return narrower(epsilon, self.bins(epsilon, size, tolerance), sheet)
-
-    def deep(self, epsilon: float, size: float, enough: float) -> Curve | None:
-        """On a tilted lattice, where that is good enough; bins of projected norms cost too much for that."""
-        if (
-            self.look is None
-            or heavy.fits(self.steps)
-            or not epsilon > 0
-            or size > _DEEPLY
-            or near(epsilon, self.blurred)
-        ):
-            return None
-        found = deep.curve_at(self.steps, epsilon, size, enough)
-        if found is not None and width_at(found, epsilon) <= enough:
-            return found
-        self.blurred.append(epsilon)
-        return None
+        return narrower(epsilon, found, self.sheet(epsilon, size, max(enough, _FEW_DIGITS * -size)))
 
     def sheet(self, epsilon: float, size: float, enough: float) -> Curve | None:
-        """All smaller epsilons at once, from large losses on a lattice: where log delta needs few digits."""
+        """All smaller epsilons at once, by sums of large losses on a lattice: a few digits, where lines have none."""
         from hush.accounting.grouping import record
 
-        serves = epsilon > 0 and size < _FROM and enough > _FEW_DIGITS * -size
-        if not serves or near(epsilon, self.torn, _BESIDE):
+        if not epsilon > 0 or any(abs(math.log(epsilon / other)) < _NEARBY for other in self.torn):
             return None
         slack = _OF_SLACK * enough * epsilon / -size
         found = record.curve(self.steps, _DEEPER * size - 10, slack, 2 * epsilon, (rare.curve,))
         if found is None or not width_at(found, epsilon) <= enough:
             self.torn.append(epsilon)
         return found
-
-    def bins(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
-        """By lines or, where these tell little, by sums on two lattices, which serve smaller epsilons too."""
-        enough = tolerance * max(1.0, -size)
-        few = sum(count for _, count in self.steps) <= _FEW or not heavy.fits(self.steps)
-        summed = self.look is not None and few and epsilon > 0 and not near(epsilon, self.unsummed)
-        lines = None if summed and near(epsilon, self.blunt) else self.lines(epsilon, size, tolerance)
-        width = math.inf if lines is None else width_at(lines, epsilon)
-        if not summed or width <= max(_BLUNTEST[0] * enough, _BLUNTEST[1] * share(size)):
-            return lines
-        sums = self.sums.curve_at(epsilon, size, max(enough, _SUMMED * share(size)))
-        if sums is not None and width_at(sums, epsilon) < width:
-            self.blunt.append(epsilon)
-            return sums
-        self.unsummed.append(epsilon)
-        return lines if lines is not None else self.lines(epsilon, size, tolerance)
 
     def lines(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         by_tails = heavy.fits(self.steps)
@@ -253,11 +205,6 @@ class Smooth(Binned):
         return self.smooth(epsilon, size, tolerance * max(1.0, -size))
 
 
-def near(epsilon: float, others: list[float], within: float = _NEARBY) -> int:
-    """How many of them are nearby, by logs of epsilons."""
-    return sum(abs(math.log(max(epsilon, 1e-300) / other)) < within for other in others)
-
-
 def narrower(epsilon: float, *curves: Curve | None) -> Curve | None:
     """Of curves there, if there is one."""
     some = [one for one in curves if one is not None]
@@ -266,13 +213,8 @@ def narrower(epsilon: float, *curves: Curve | None) -> Curve | None:
 
 def width_at(curve: Curve, epsilon: float) -> float:
     """How well log delta is known there."""
-    lower, upper = ends_at(curve, epsilon)
-    return upper - lower
-
-
-def ends_at(curve: Curve, epsilon: float) -> tuple[float, float]:
     lower, upper = curve(np.array([epsilon]))
-    return float(lower[0]), float(upper[0])
+    return float(upper[0] - lower[0])
 
 
 def share(size: float) -> float:

@@ -32,7 +32,7 @@ _SHARP = 1e-4, 0.3  # of log delta: lines are asked for no more, and for no less
 _BLUNT = 4.0  # times as wide as they are wanted
 _PROBED = 8  # places, the furthest first: where one is blunt, others will be
 _TOGETHER = 100  # that are asked for at once
-_REACHED = 1500  # sums listed that count at one epsilon
+_REACHED = 12_000  # sums listed that count at one epsilon
 
 
 @np.errstate(all="ignore")

@@ -9,41 +9,13 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from hush.accounting.gaussian.closed import inner_loss
-from hush.accounting.lattices.sums import SMALL, UNIT, Frame
-from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Reversed, Uniform
+from hush.accounting.pairs.losses import Array, Enclosed, GaussianPair, Pair, Poisson, Uniform
 from hush.accounting.pairs.points import Points, exact, loss_range
 from hush.accounting.tails.binning import below, enclosing
 
-_BALANCED = 3  # rounds
+_UNIT = 2.0**-50
 _MISSED = 1e-289  # what laws of floating-point masses may miss
 _DEEP = -600.0  # log of a tail below which masses have only logarithms
-
-
-def law_of(pair: Pair, frame: Frame) -> tuple[Points, Points, float]:
-    """One step's law, near lattice points but for an origin; as it was enclosed; and that origin."""
-    side = (pair.upper if frame.above else pair.lower) if isinstance(pair, Enclosed) else pair
-    known, edges = exact(side), frame.edges
-    if isinstance(known, Points):
-        return known, known, 0.0
-    origin = origin_of(side)
-    if frame.above:
-        law = _more(side, edges + origin)
-        return Points(law.losses - origin, law.logs, law.infinite, log_hidden=law.log_hidden), law, origin
-    # bins of large losses whose own losses are those of lattice points, or a little more
-    large = np.flatnonzero(edges > (SMALL + 0.5) * frame.coarse)
-    ends = edges.copy()
-    ends[large] -= 0.5 * frame.coarse
-    for k in range(_BALANCED):
-        law = _less(side, ends + origin)
-        losses = law.losses - origin
-        bins = np.searchsorted(ends, losses, side="right") - 1
-        told = bins >= large[0] if large.size else np.zeros(bins.shape, dtype=bool)
-        if k == _BALANCED - 1 or not told.any():
-            break
-        missing = np.interp(edges[large], losses[told], edges[bins[told]] - losses[told])
-        missing += 1e-3 * np.abs(missing) + 1e-9 * frame.coarse
-        ends[large] += np.clip(missing, -0.2 * frame.coarse, 0.2 * frame.coarse)
-    return Points(losses, law.logs, law.infinite), law, origin
 
 
 def one_sided(pair: Pair, edges: Array, *, above: bool) -> Points:
@@ -159,7 +131,7 @@ class _Far:
         if rate < 1:
             log_p = np.logaddexp(log_p + math.log(rate), log_q + math.log1p(-rate))
             off_p = np.maximum(off_p, off_q)
-        rounding = 32 * UNIT * (1 + np.abs(log_p) + np.abs(log_q) + ends[above[deep[1:]]])
+        rounding = 32 * _UNIT * (1 + np.abs(log_p) + np.abs(log_q) + ends[above[deep[1:]]])
         last = float(tails[-1])
         return _Far(int(above[deep[0]]), log_p, log_q, off_p, off_q, rounding, last + 1e-9 * (1 + abs(last)))
 
@@ -170,13 +142,5 @@ def _log_bins(x: Array, mu: float) -> tuple[Array, Array]:
     near, far = np.where(x[:-1] < 0, left[1:], right[:-1]), np.where(x[:-1] < 0, left[:-1], right[1:])
     apart = near - far
     size = np.maximum(np.abs(x[1:]), np.abs(x[:-1]))
-    off = 1e-14 * (2 + np.abs(near) + np.abs(far)) + UNIT * (1 + size) * (size + mu)
+    off = 1e-14 * (2 + np.abs(near) + np.abs(far)) + _UNIT * (1 + size) * (size + mu)
     return near + np.log(-np.expm1(-apart)), off * (1 + 1 / np.expm1(np.clip(apart, 1e-300, 700.0)))
-
-
-def origin_of(pair: Pair) -> float:
-    """The loss of most of the mass: on a Poisson sample that of no hit."""
-    sample = pair.pair if isinstance(pair, Reversed) else pair
-    if not isinstance(sample, Poisson) or not sample.rate < 1:
-        return 0.0
-    return math.log1p(-sample.rate) if sample is pair else -math.log1p(-sample.rate)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hush.accounting.errors import corners
 from hush.accounting.lattices import logs
@@ -29,6 +30,8 @@ _ALL = 200_000  # of a list
 _WHOLE = 1_000_000  # chords at once
 _FINE = 12.0  # times what epsilon may be off: the square of their spacing, over the number of steps
 _COARSEST = 4  # points of one step
+_NOTHING = 60.0  # minus a logarithm: such a part of the largest of some numbers counts for nothing
+_LEAST = 1e-300
 _ATOM = 1e-10  # of a largest loss: how close to it mass belongs to it
 
 
@@ -210,12 +213,7 @@ class Mean:
         at = epsilons + sign * self.listed.shift
         first = np.searchsorted(losses, at - self.places[-1], side="right")
         last = np.maximum(np.searchsorted(losses, at - self.places[0], side="left"), first)
-        width = max(int((last - first).max(initial=0)), 1)
-        index = first[:, None] + np.arange(width)
-        inside = index < last[:, None]
-        index = np.minimum(index, losses.size - 1)
-        own = _chord(self.places, self.values, (at[:, None] - losses[index]).ravel()).reshape(index.shape)
-        terms = np.where(inside, own + self.listed.logs[index], -np.inf)
+        terms = self._near(at, first, last)
         below, beyond, others = self._sums
         log_a = self._log_left
         # 1 - a e^eps: what logarithms and their sums lose, where it is a difference of what is nearly the same
@@ -227,11 +225,47 @@ class Mean:
         right = below[first] + self.log_beyond
         # infinite losses of the others: on the left they are counted already, which a bound from above may do twice
         rest = self.log_rest + (0.0 if self.above else below[last])
-        parts = np.concatenate([terms, left[:, None], right[:, None]], axis=1)
-        found = np.logaddexp(np.logaddexp.reduce(parts, axis=1), rest)
+        found = np.logaddexp(np.logaddexp(np.logaddexp(terms, left), right), rest)
         if self.listed.infinite > 0:
             found = np.logaddexp(found, math.log(self.listed.infinite))
         return np.asarray(found - sign * (self.listed.margin + 1e-12))
+
+    def _near(self, at: Array, first: NDArray[np.intp], last: NDArray[np.intp]) -> Array:
+        """log of the mean over listed sums from a first to before a last one: chords between places.
+
+        The left end of a chord is at least what it is worth: by that most sums are seen to count for nothing.  Places
+        off by rounding move delta as epsilon does, to the safe side; sums of n terms are off by n units.
+        """
+        counts = last - first
+        ends = np.cumsum(counts)
+        rows = np.repeat(np.arange(at.size), counts)
+        if rows.size == 0:
+            return np.full(at.size, -np.inf)
+        index = np.arange(rows.size) + (first - ends + counts)[rows]
+        sign = -1.0 if self.above else 1.0
+        place = (at + sign * _UNIT * (np.abs(at) + np.abs(self.places).max()))[rows] - self.listed.losses[index]
+        cell = np.clip(np.searchsorted(self.places, place, side="right") - 1, 0, self.places.size - 2)
+        heights = self.values[cell] + self.listed.logs[index]
+        some = np.flatnonzero(counts)
+        peaks = np.full(at.size, -np.inf)
+        peaks[some] = np.maximum.reduceat(heights, (ends - counts)[some])
+        heights -= np.maximum(peaks, -1e300)[rows]
+        counted = np.flatnonzero(heights > -_NOTHING)
+        cell, low, falls = cell[counted], *self._cells
+        part = np.expm1(np.minimum(place[counted] - low[cell + 1], 0.0)) / np.expm1(low[cell] - low[cell + 1])
+        part = np.clip(part, 0.0, 1.0)
+        worth = np.exp(heights[counted]) * (part + (1 - part) * falls[cell])
+        total = np.bincount(rows[counted], worth, at.size)
+        rounded = _UNIT * (16 + 4 * np.abs(self.values[np.isfinite(self.values)]).max(initial=0.0) + counts)
+        if self.above:
+            total = total + counts * math.exp(-_NOTHING)
+        return np.asarray(peaks + np.log(total) - sign * rounded)
+
+    @cached_property
+    def _cells(self) -> tuple[Array, Array]:
+        """Where cells begin, and what is left at their ends of what they begin with."""
+        falls = np.exp(np.diff(np.maximum(self.values, -1e300)))
+        return self.places, np.maximum(falls, _LEAST) if self.above else falls
 
     @property
     def _log_left(self) -> float:
@@ -240,14 +274,3 @@ class Mean:
             return 0.0
         rest = -math.expm1(float(self.values[0]))
         return math.log(rest) - float(self.places[0]) if rest > 0 else -math.inf
-
-
-def _chord(places: Array, values: Array, at: Array) -> Array:
-    """Linear interpolation in e^epsilon of e^values."""
-    k = np.clip(np.searchsorted(places, at, side="right") - 1, 0, places.size - 2)
-    low, high = places[k], places[k + 1]
-    whole = np.log(-np.expm1(low - high))
-    left = values[k] + np.log(-np.expm1(np.minimum(at - high, 0.0))) - whole
-    right = values[k + 1] + at - high + np.log(-np.expm1(np.minimum(low - at, 0.0))) - whole
-    found = np.where(high > low, np.logaddexp(left, right), values[k])
-    return np.where(at <= places[0], values[0], np.where(at >= places[-1], values[-1], found))
