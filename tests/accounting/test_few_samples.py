@@ -75,7 +75,7 @@ def test_two_samples_are_told_however_deep(noise: float, rate: float) -> None:
         lower, upper = Asked([maker])(np.array([epsilon]), np.array([0.99 * log]), tolerance)
         assert lower[0] <= log + 1e-6
         assert upper[0] >= log - 1e-6
-        assert upper[0] - lower[0] <= (0.01 if log > -300 else 4e-3 * -log if log > -1000 else 0.05 * -log)
+        assert upper[0] - lower[0] <= (0.01 if log > -1000 else 0.05 * -log)
 
 
 @pytest.mark.parametrize(

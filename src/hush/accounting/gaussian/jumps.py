@@ -149,10 +149,12 @@ def jumps(
     log_target: float,
     log_tolerance: float = LOG_TOLERANCE,
     before: Jumps | None = None,
+    also: tuple[float, float] | None = None,
 ) -> Jumps | None:
     """Set up for epsilon, where delta is about exp(log_target), to about exp(log_tolerance) of it, or of 1 - delta.
 
-    `before` served nearby: what did there is tried first.  None where this way has no answer.
+    `before` served nearby: what did there is tried first.  And for a smaller epsilon with its log delta, if another is
+    given.  None where this way has no answer.
     """
     complement = is_complement(log_target)
     budget = max(log_complement(log_target) if complement else log_target, _LOG_SMALLEST) + log_tolerance
@@ -173,7 +175,8 @@ def jumps(
         return _set_up(labels, aim, line_through(labels, aim, few), reach)
 
     def parted() -> Jumps | None:
-        split = choose_low(labels, direction, epsilon, budget, reach.below)
+        left = [] if also is None else [(also[0], also[1] + log_tolerance)]
+        split = choose_low(labels, direction, epsilon, budget, reach.below, left)
         return None if split is None else _set_up(split, aim, line_through(split, aim, _MOST_NODES), reach)
 
     for attempt in (parted, whole) if before is not None and is_split(before.labels) else (whole, parted):

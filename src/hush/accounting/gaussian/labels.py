@@ -212,8 +212,12 @@ def choose_low(
     epsilon: float,
     log_budget: float,
     reach: float,
+    also: Sequence[tuple[float, float]] = (),
 ) -> list[Labels] | None:
-    """Where bulk ends: so low that all steps bulk hardly exceed epsilon (remove), or hardly fall short of it (add)."""
+    """Where bulk ends: so low that all steps bulk hardly exceed epsilon (remove), or hardly fall short of it (add).
+
+    And other epsilons, with budgets of their own.
+    """
     points = bulk_points(epsilon + reach)
     top = epsilon + reach if direction == REMOVE else reach
 
@@ -225,7 +229,8 @@ def choose_low(
         if not all(little):
             result = [old if whole else new for old, new, whole in zip(these, changed, little, strict=True)]
         values = bulk_log_mgf(result, points)
-        return result if log_all_bulk(direction, epsilon, points, values) < log_budget else None
+        wanted = [(epsilon, log_budget), *also]
+        return result if all(log_all_bulk(direction, at, points, values) < budget for at, budget in wanted) else None
 
     some = thinned_labels(labels)  # of many kinds some say how low
     few, many = 0, 8

@@ -30,7 +30,7 @@ _DEEPLY, _FEW_DIGITS = (
     5e-4,
 )  # a log delta, and a share of it: known no better from there on, lattices may tell more
 _DEEPER, _OF_SLACK = 1.02, 0.2  # times as deep as it is taken to be; of what epsilon may be off
-_NEARBY = 0.2  # logs of epsilons
+_NEARBY, _BESIDE = 0.7, 0.2  # logs of epsilons
 _NOTHING = 1.0  # of log delta: known no better, leaks were taken for losses that decide
 _FURTHEST = 1e6  # an epsilon that no link needs
 _GLANCED = 16.0  # minus the log of a delta for which bins are good enough for a glance at all larger ones
@@ -154,7 +154,7 @@ class Binned:
         """All smaller epsilons at once, by sums of large losses on a lattice: a few digits, where lines have none."""
         from hush.accounting.grouping import record
 
-        if not epsilon > 0 or any(abs(math.log(epsilon / other)) < _NEARBY for other in self.torn):
+        if not epsilon > 0 or near(epsilon, self.torn, _BESIDE):
             return None
         slack = _OF_SLACK * enough * epsilon / -size
         found = record.curve(self.steps, _DEEPER * size - 10, slack, 2 * epsilon, (rare.curve,))
@@ -205,6 +205,11 @@ class Smooth(Binned):
         return self.smooth(epsilon, size, tolerance * max(1.0, -size))
 
 
+def near(epsilon: float, others: list[float], within: float = _NEARBY) -> int:
+    """How many of them are nearby, by logs of epsilons."""
+    return sum(abs(math.log(max(epsilon, 1e-300) / other)) < within for other in others)
+
+
 def narrower(epsilon: float, *curves: Curve | None) -> Curve | None:
     """Of curves there, if there is one."""
     some = [one for one in curves if one is not None]
@@ -213,8 +218,13 @@ def narrower(epsilon: float, *curves: Curve | None) -> Curve | None:
 
 def width_at(curve: Curve, epsilon: float) -> float:
     """How well log delta is known there."""
+    lower, upper = ends_at(curve, epsilon)
+    return upper - lower
+
+
+def ends_at(curve: Curve, epsilon: float) -> tuple[float, float]:
     lower, upper = curve(np.array([epsilon]))
-    return float(upper[0] - lower[0])
+    return float(lower[0]), float(upper[0])
 
 
 def share(size: float) -> float:
