@@ -31,6 +31,7 @@ _USELESS = 0.1  # of log delta, or of 100: known no better
 _FARTHER = 3.0  # times as far: where a bound that costs little serves
 _FURTHEST = 8.0  # times as far, where lines serve as much
 _MOSTLY = 0.7  # of those a line was set up for: if they are left, lines are sharp just where they are set up
+_FAILED = 2  # lines so close that told next to nothing
 _SAME = 0.003  # where a new one would say the same
 _ALMOST = 1.2  # times as wide as a line is at its own place
 _TELLING = 0.02  # of log delta: lines that are no wider
@@ -63,9 +64,11 @@ class Asked:
     patience: int = 3
     """So many lines that tell next to nothing, and no more are set up: the next ones would be as bad."""
     kept: list[list[Kept]] = field(default_factory=list)
+    blunt: list[list[float]] = field(default_factory=list)
+    """Where lines told next to nothing: after two of them, others nearby won't tell more."""
 
     def __post_init__(self) -> None:
-        self.kept = [[] for _ in self.makers]
+        self.kept, self.blunt = [[] for _ in self.makers], [[] for _ in self.makers]
 
     @np.errstate(all="ignore")
     def __call__(self, epsilons: Array, sizes: Array, tolerance: float | Array) -> tuple[Array, Array]:
@@ -75,11 +78,11 @@ class Asked:
         As wide as the tolerance says, as a share of log delta, or of 1, where that can be had.
         """
         lower, upper = np.full(epsilons.shape, -np.inf), np.full(epsilons.shape, -np.inf)
-        for k, (maker, kept) in enumerate(zip(self.makers, self.kept, strict=True)):
+        for k, (maker, kept, blunt) in enumerate(zip(self.makers, self.kept, self.blunt, strict=True)):
             same = (epsilons == 0) & (k > 0)  # delta(0) is the same in both directions
             own, wanted = (np.broadcast_to(row, (len(self.makers), epsilons.size))[k] for row in (sizes, tolerance))
             enough = np.where(same & (upper - lower <= wanted), np.inf, lower)
-            low, high = self._one(maker, kept, epsilons, own, enough, wanted)
+            low, high = self._one(maker, kept, blunt, epsilons, own, enough, wanted)
             lower, upper = np.fmax(lower, low), np.where(same, np.minimum(upper, high), np.maximum(upper, high))
         return np.minimum(lower, upper), np.maximum(lower, upper)
 
@@ -87,6 +90,7 @@ class Asked:
         self,
         maker: Maker,
         kept: list[Kept],
+        blunt: list[float],
         epsilons: Array,
         sizes: Array,
         enough: Array,
@@ -141,10 +145,14 @@ class Asked:
                     continue
             if any(line.knows(at, size, tolerance, maker.largest) for line in kept):
                 continue  # it would be no sharper
+            if sum(abs(at - other) <= _CLOSE * at for other in blunt) >= _FAILED:
+                continue
             lines += 1
             made = maker.curve(at, size, 0.7 * tolerance * share(size) / max(1.0, -size))
             width = math.inf if made is None else width_at(made, at)
-            lost += not width < _USELESS * max(100.0, -size)
+            if useless := not width < _USELESS * max(100.0, -size):
+                blunt.append(at)
+            lost += useless
             if made is not None:
                 kept.append(Kept(at, size, tolerance, made, width))
                 ask(made, at, np.union1d(close, left[epsilons[left] >= at * (1 - _REACH) - 1e-3]))
@@ -155,18 +163,18 @@ class Asked:
             alone = not unserved[close == where].any() and np.mean(unserved) > _MOSTLY
             tried[where if alone else near] |= further <= 1
             further = min(2 * further, _FURTHEST) if not unserved.any() else min(further / 4, 1.0) if alone else 1.0
-        blunt = np.flatnonzero(is_wide() & ~(upper - lower <= _USELESS * np.clip(-upper, 1.0, 100.0)))
-        _fill(maker, epsilons, sizes, blunt, lower, upper)
+        unknown = np.flatnonzero(is_wide() & ~(upper - lower <= _USELESS * np.clip(-upper, 1.0, 100.0)))
+        _fill(maker, epsilons, sizes, unknown, lower, upper)
         return lower, upper
 
 
-def _fill(maker: Maker, epsilons: Array, sizes: Array, blunt: Places, lower: Array, upper: Array) -> None:
+def _fill(maker: Maker, epsilons: Array, sizes: Array, unknown: Places, lower: Array, upper: Array) -> None:
     """Where lines told next to nothing, what costs little: a glance from below, a bound for each scale from above."""
-    if not blunt.size:
+    if not unknown.size:
         return
-    lower[blunt] = np.fmax(lower[blunt], maker.glance(epsilons[blunt]))
-    scales = np.floor(np.log(np.maximum(epsilons[blunt], 1e-300)) / math.log(_FARTHER))
-    for some in (blunt[scales == scale] for scale in np.unique(scales)):
+    lower[unknown] = np.fmax(lower[unknown], maker.glance(epsilons[unknown]))
+    scales = np.floor(np.log(np.maximum(epsilons[unknown], 1e-300)) / math.log(_FARTHER))
+    for some in (unknown[scales == scale] for scale in np.unique(scales)):
         at, size = float(epsilons[some[-1]]), float(sizes[some[-1]])
         upper[some] = np.fmin(upper[some], maker.bound(epsilons[some], at, size))
 

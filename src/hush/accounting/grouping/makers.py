@@ -30,7 +30,7 @@ _DEEPLY, _FEW_DIGITS = (
     5e-4,
 )  # a log delta, and a share of it: known no better from there on, lattices may tell more
 _DEEPER, _OF_SLACK = 1.02, 0.2  # times as deep as it is taken to be; of what epsilon may be off
-_NEARBY, _BESIDE = 0.7, 0.2  # logs of epsilons
+_NEARBY, _BESIDE, _FAILED = 0.7, 0.2, 3  # logs of epsilons; where lattices failed so often they will again
 _NOTHING = 1.0  # of log delta: known no better, leaks were taken for losses that decide
 _FURTHEST = 1e6  # an epsilon that no link needs
 _GLANCED = 16.0  # minus the log of a delta for which bins are good enough for a glance at all larger ones
@@ -154,7 +154,7 @@ class Binned:
         """All smaller epsilons at once, by sums of large losses on a lattice: a few digits, where lines have none."""
         from hush.accounting.grouping import record
 
-        if not epsilon > 0 or near(epsilon, self.torn, _BESIDE):
+        if not epsilon > 0 or near(epsilon, self.torn, _BESIDE) or len(self.torn) >= _FAILED:
             return None
         slack = _OF_SLACK * enough * epsilon / -size
         found = record.curve(self.steps, _DEEPER * size - 10, slack, 2 * epsilon, (rare.curve,))
