@@ -13,7 +13,16 @@ from busy import BUSY
 from scipy import integrate
 from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
 
-from hush.accounting import REPLACE_ONE, Gaussian, Guarantees, Laplace, Mechanism, answers
+from hush.accounting import (
+    ADD_REMOVE,
+    REPLACE_ONE,
+    Gaussian,
+    Guarantees,
+    Laplace,
+    Mechanism,
+    RandomisedResponse,
+    answers,
+)
 from hush.accounting.answers import log_delta_curve
 from hush.accounting.errors import corner, corners
 from hush.accounting.gaussian.closed import gaussian_curve
@@ -383,3 +392,24 @@ def test_curves_are_asked_at_ascending_epsilons() -> None:
     assert all(np.all(np.diff(some) >= 0) for some in asked)
     with pytest.raises(ValueError, match="ascend"):
         log_delta_curve(Tradeoff.of(lambda a: ndtr(-ndtri(a) - 1.0)), np.array([2.0, 1.0]))
+
+
+@pytest.mark.parametrize("kink", [1e-9, 1e-11, 1e-13, 1e-300])
+def test_a_corner_next_to_zero_is_found_in_finite_time(kink: float) -> None:
+    """A sample's curve is 1 - e^e up to -p: one floating-point number after another takes forever there."""
+    places = np.array([-2e-3, -1e-3, 0.0, 1e-3, 2e-3])
+    logs = np.log(np.where(places < -kink, -np.expm1(np.minimum(places, -1e-300)), kink))
+    at, values = corners(places, logs, logs)
+    assert np.all(np.diff(at) >= 0)
+    assert -1.01e-3 < at[1] <= -kink * (1 - 1e-3) + 1e-15
+    assert values[1] <= math.log(kink) + 1e-9
+
+
+@pytest.mark.parametrize("rate", [1e-15, 1e-100])
+def test_groups_of_coins_beside_samples_of_next_to_no_loss_are_answered(rate: float) -> None:
+    """One place was all there was to know of such samples: an exception."""
+    run = Gaussian(1.0).poisson(rate) * 2 + RandomisedResponse(1.0, ADD_REMOVE) * 3
+    alone = (RandomisedResponse(1.0, ADD_REMOVE) * 3).group(2)
+    for epsilon in (5.994, 6.006):
+        assert run.group(2).delta(epsilon).upper >= alone.delta(epsilon).lower
+        assert run.group(2).delta(epsilon).lower <= alone.delta(epsilon).upper + 1e-12

@@ -250,3 +250,52 @@ def test_a_mean_over_listed_sums_is_that_of_its_chords(above: bool, spread: floa
                 continue
             assert log >= mpmath.log(truth) if above else log <= mpmath.log(truth)
             assert abs(log - mpmath.log(truth)) < 1e-6 * (1 + spread)
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_a_mean_where_rounding_decides_on_which_side_of_a_place_a_sum_lies(above: bool) -> None:
+    """Two places that are one gave no number, and a cliff at the first place was asked next to it."""
+    losses = np.array([-26.0, 0.0, 26.14368865365870])
+    listed_sums = Listed(losses, np.log([0.2, 0.3, 0.5]), 0.0, 0.0, 0.0)
+    places, values = np.array([-1.0, 0.0, 0.7, 1.3, 1.3]), np.array([-0.3, -1.0, -3.0, -9.0, -9.0])
+    mean = Mean(listed_sums, places, values, -np.inf, -np.inf, above)
+    ends = np.concatenate([losses + places[-1], losses + places[0]])
+    beside = np.sort(np.concatenate([np.nextafter(ends, -np.inf), ends, np.nextafter(ends, np.inf)]))
+    with np.errstate(all="ignore"):
+        found = mean(beside)
+    assert not np.isnan(found).any()
+    assert np.all(np.diff(found[found > -np.inf]) <= 1e-9)
+    cells, ends = np.array([-1e-8, 1.0]), np.array([-22.5, -40.0])
+    for at in (-20.0, 845.0, 4000.0):
+        alone = Listed(np.array([at]), np.zeros(1), 0.0, 0.0, 0.0)
+        cliff = Mean(alone, cells, ends, -np.inf, -np.inf, above)
+        asked = at - 1e-8 + math.ulp(at) * np.arange(-4, 5)
+        with np.errstate(all="ignore"):
+            log = cliff(asked)
+        inside = asked - at >= -1e-8  # exact: a difference of neighbours
+        assert np.all(log[~inside] >= -22.5) if above else np.all(log[inside] <= -22.5 + 1e-9)
+        assert np.all(log[inside] >= -22.5 - 1e-3) if above else True
+
+
+@pytest.mark.parametrize("above", [False, True])
+def test_a_mean_of_tiny_masses_is_rounded_outwards(above: bool) -> None:
+    random = np.random.default_rng(5)
+    losses, masses = np.sort(random.uniform(-2.0, 2.0, 20)), random.uniform(-19_991.0, -19_990.0, 20)
+    places, values = np.linspace(-6.0, 6.0, 30), -np.linspace(0.01, 2.0, 30)
+    mean = Mean(Listed(losses, masses, 0.0, 0.0, 0.0), places, values, -np.inf, -np.inf, above)
+    epsilons = random.uniform(-3.0, 3.0, 50)
+    with np.errstate(all="ignore"):
+        found = mean(np.sort(epsilons))
+    with mpmath.workdps(50):
+        for at, log in zip(np.sort(epsilons).tolist(), found.tolist(), strict=True):
+            total = mpmath.mpf(0)
+            for loss, mass in zip(losses.tolist(), masses.tolist(), strict=True):
+                place = mpmath.mpf(at) - loss
+                k = int(np.searchsorted(places, float(place), side="right")) - 1
+                low, high = (mpmath.exp(mpmath.mpf(float(end))) for end in places[k : k + 2])
+                part = (high - mpmath.exp(place)) / (high - low)
+                worth = part * mpmath.exp(float(values[k])) + (1 - part) * mpmath.exp(float(values[k + 1]))
+                total += mpmath.exp(mpmath.mpf(mass)) * worth
+            truth = mpmath.log(total)
+            assert log >= truth if above else log <= truth
+            assert abs(log - truth) < 1e-9

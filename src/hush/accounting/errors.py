@@ -163,8 +163,9 @@ def corner(epsilons: Array, lower: Array, upper: Array, j: int, first: int, last
         if left > start and fall > slower:
             t = (left - start) / (fall - slower) * (1 - _ULPS)
             place = min(at + math.log1p(t), end)
+            step = math.ulp(max(abs(place), abs(at)))  # next to 0 floating-point numbers are far denser than that
             while place > at and math.expm1(place - at) * (1 + 2 * _ULPS) > t:
-                place = math.nextafter(place, at)
+                place, step = max(place - step, at), 2 * step
     value = there + math.log1p(rise * -math.expm1(place - end)) - _ULPS * (1 + abs(there))
     return place, max(value if place > at else min(value, low), there)
 

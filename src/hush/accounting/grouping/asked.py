@@ -61,6 +61,8 @@ class Asked:
     """The larger of all directions."""
 
     makers: Sequence[Maker]
+    left: float = math.inf
+    """So many lines are set up in all."""
     patience: int = 3
     """So many lines that tell next to nothing, and no more are set up: the next ones would be as bad."""
     kept: list[list[Kept]] = field(default_factory=list)
@@ -128,7 +130,7 @@ class Asked:
                 ask(line.curve, line.at, own[np.abs(epsilons[own] - line.at) <= _REACH * max(line.at, 1e-3)])
         lines, lost, further = 0, 0, 1.0
         # from the right: what is cut off beyond one epsilon is negligible at smaller ones
-        while (left := waiting()).size and lines < _LINES and lost < self.patience:
+        while (left := waiting()).size and lines < _LINES and lost < self.patience and self.left > 0:
             last = float(epsilons[left[-1]])
             # curves bend near the end
             reach = min(last * _CLOSE * further + 1e-12, max(maker.largest - last, 0.0))
@@ -147,7 +149,7 @@ class Asked:
                 continue  # it would be no sharper
             if sum(abs(at - other) <= _CLOSE * at for other in blunt) >= _FAILED:
                 continue
-            lines += 1
+            lines, self.left = lines + 1, self.left - 1
             made = maker.curve(at, size, 0.7 * tolerance * share(size) / max(1.0, -size))
             width = math.inf if made is None else width_at(made, at)
             if useless := not width < _USELESS * max(100.0, -size):

@@ -39,7 +39,7 @@ _SMOOTH = 100  # steps
 _ROUGHLY = 0.1  # of epsilon: as well as that is known
 _OUT = 2.0  # times the largest epsilon that is told: further than any first link
 _GLANCED, _BLUNT = 1e-4, 5e-4  # of log delta: what a few lines are asked for, and known no better are blunt
-_PATIENCE = 8
+_ENOUGH, _PATIENCE = 60, 8  # lines in all: who needs more hardly gets what is wanted; and many records' useless ones
 _MANY = 100  # records: by doubling they take less time than link by link
 _NEARLY = 0.01  # of epsilon: where lines are blunt, they are not asked for more
 _QUICKER = 12.0  # times the tolerance: narrow for log delta, which changes faster than epsilon
@@ -217,7 +217,7 @@ def _asked(group: Group, log_delta: float | None = None, epsilon: float = 0.0) -
     if group.size > chains.LONGEST:
         model = model.raised(_glance(group, model.epsilons))
     # the attack on many records touches the curve over many scales
-    oracle = Asked(asked, _PATIENCE) if group.size > chains.LONGEST else Asked(asked)
+    oracle = Asked(asked, _ENOUGH, _PATIENCE) if group.size > chains.LONGEST else Asked(asked, _ENOUGH)
     return oracle, model.leaking(log_least, _OUT * EPSILON_LIMIT), group.size, log_least
 
 

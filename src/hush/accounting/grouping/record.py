@@ -80,6 +80,8 @@ def _half(steps: Steps, deepest: float, slack: float) -> tuple[Array, Array, Arr
         return None
     end = _FURTHER * float(np.interp(-deepest, -model.logs, model.epsilons))
     places = model.spread(end, slack, _MOST)
+    if places.size < 2:
+        return None
     sizes, falls = model.at(places), model.falls(places)
     wanted = np.maximum(slack * falls, _SHARP[0])
     curve = single.curve(steps[0][0]) if len(steps) == 1 and steps[0][1] == 1 else None

@@ -210,14 +210,16 @@ class Mean:
 
     def _at(self, epsilons: Array) -> Array:
         sign, losses = (-1.0 if self.above else 1.0), self.listed.losses
-        at = epsilons + sign * self.listed.shift
+        doubt = _UNIT * (np.abs(epsilons) + np.abs(self.places).max() + np.abs(losses).max())
+        at = epsilons + sign * (self.listed.shift + doubt)
         first = np.searchsorted(losses, at - self.places[-1], side="right")
         last = np.maximum(np.searchsorted(losses, at - self.places[0], side="left"), first)
         terms = self._near(at, first, last)
         below, beyond, others = self._sums
         log_a = self._log_left
-        # 1 - a e^eps: what logarithms and their sums lose, where it is a difference of what is nearly the same
-        spent = log_a + at + others[last] - beyond[last]
+        # 1 - a e^eps: what logarithms and their sums lose, where it is a difference of what is nearly the same, and
+        # what sums do that rounding has put on this side of the first place
+        spent = log_a + at + sign * doubt + others[last] - beyond[last]
         sizes = abs(log_a) + np.abs(at) + np.abs(others[last]) + np.abs(beyond[last])
         lost = 0.25 * _UNIT * (losses.size + 4 * (1 + sizes))
         left = beyond[last] + np.log(np.maximum(-np.expm1(np.minimum(spent, 0.0)) - sign * lost, 0.0))
@@ -233,8 +235,8 @@ class Mean:
     def _near(self, at: Array, first: NDArray[np.intp], last: NDArray[np.intp]) -> Array:
         """log of the mean over listed sums from a first to before a last one: chords between places.
 
-        The left end of a chord is at least what it is worth: by that most sums are seen to count for nothing.  Places
-        off by rounding move delta as epsilon does, to the safe side; sums of n terms are off by n units.
+        The left end of a chord is at least what it is worth: by that most sums are seen to count for nothing.  Sums of
+        n terms are off by n units, and by some of the logarithms they are made of.
         """
         counts = last - first
         ends = np.cumsum(counts)
@@ -242,8 +244,7 @@ class Mean:
         if rows.size == 0:
             return np.full(at.size, -np.inf)
         index = np.arange(rows.size) + (first - ends + counts)[rows]
-        sign = -1.0 if self.above else 1.0
-        place = (at + sign * _UNIT * (np.abs(at) + np.abs(self.places).max()))[rows] - self.listed.losses[index]
+        place = at[rows] - self.listed.losses[index]
         cell = np.clip(np.searchsorted(self.places, place, side="right") - 1, 0, self.places.size - 2)
         heights = self.values[cell] + self.listed.logs[index]
         some = np.flatnonzero(counts)
@@ -252,14 +253,16 @@ class Mean:
         heights -= np.maximum(peaks, -1e300)[rows]
         counted = np.flatnonzero(heights > -_NOTHING)
         cell, low, falls = cell[counted], *self._cells
-        part = np.expm1(np.minimum(place[counted] - low[cell + 1], 0.0)) / np.expm1(low[cell] - low[cell + 1])
-        part = np.clip(part, 0.0, 1.0)
+        widths = -np.expm1(low[cell] - low[cell + 1])  # of two places that are one the safer end counts
+        part = -np.expm1(np.minimum(place[counted] - low[cell + 1], 0.0)) / np.where(widths > 0, widths, 1.0)
+        part = np.where(widths > 0, np.clip(part, 0.0, 1.0), 1.0 if self.above else 0.0)
         worth = np.exp(heights[counted]) * (part + (1 - part) * falls[cell])
         total = np.bincount(rows[counted], worth, at.size)
-        rounded = _UNIT * (16 + 4 * np.abs(self.values[np.isfinite(self.values)]).max(initial=0.0) + counts)
+        sizes = sum(np.abs(row[np.isfinite(row)]).max(initial=0.0) for row in (self.values, self.listed.logs))
+        rounded = _UNIT * (16 + 4 * sizes + counts)
         if self.above:
             total = total + counts * math.exp(-_NOTHING)
-        return np.asarray(peaks + np.log(total) - sign * rounded)
+        return np.asarray(peaks + np.log(total) + (rounded if self.above else -rounded))
 
     @cached_property
     def _cells(self) -> tuple[Array, Array]:
