@@ -6,6 +6,7 @@ import math
 import time
 from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 from busy import BUSY
@@ -179,3 +180,22 @@ def test_calibration_on_a_plateau_takes_few_looks(
         (Gaussian(noise).poisson(most), Gaussian(noise).poisson(most * (1 + 1e-6))),
     ):
         assert answered(kept * count, delta).upper <= epsilon < answered(missed * count, delta).upper
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.289726, 0.102497), (1e-3, 0.1), (0.9, 0.13), (1e-7, 0.2), (0.5, 0.35)])
+@pytest.mark.parametrize("epsilon", [3e-6, 7.8e-4, 0.03, 2.0])
+def test_one_sample_keeps_its_digits_next_to_the_chance_of_a_hit(rate: float, noise: float, epsilon: float) -> None:
+    """delta = p P(u > t) - (e^eps - 1 + p) Q(u > t), in sixty digits: logarithms of it left five of epsilon."""
+    with mpmath.workdps(60):
+        p, mu = mpmath.mpf(rate), 1 / mpmath.mpf(noise)
+
+        def delta_at(at: mpmath.mpf) -> mpmath.mpf:
+            t = mpmath.log1p(mpmath.expm1(at) / p)
+            return p * (mpmath.ncdf(mu / 2 - t / mu) - mpmath.exp(t) * mpmath.ncdf(-mu / 2 - t / mu))
+
+        delta = float(delta_at(mpmath.mpf(epsilon)))
+        start = mpmath.mpf(epsilon)
+        truth = mpmath.findroot(lambda at: delta_at(at) - mpmath.mpf(delta), (start * 0.99, start * 1.01), tol=1e-50)
+    found = (Gaussian(noise).poisson(rate) * 1).epsilon(delta)
+    assert found.lower <= truth <= found.upper
+    assert found.width <= max(1e-6 * found.upper, 1e-12)

@@ -51,7 +51,8 @@ def epsilon(mechanism: Mechanism, delta: float, tolerance: float | None = None) 
         return Bounds(0.0, bound if bound <= EPSILON_LIMIT else math.inf)
     gaussian = gaussian_composition(mechanism)
     if gaussian is not None:
-        return _ordered(subsampled.epsilon(gaussian, log_delta))
+        one = gaussian.is_single
+        return _ordered(subsampled.of_one_step(gaussian, delta) if one else subsampled.epsilon(gaussian, log_delta))
     from hush.accounting import general  # many engines, which most questions don't need
 
     low, high = general.epsilon(mechanism, delta, tolerance)

@@ -10,6 +10,9 @@ from hush.accounting.contours.line import complements
 from hush.accounting.gaussian.contour import REMOVE
 from hush.accounting.gaussian.transform import Array, Step
 
+MORE = 64.0
+"""What `short_of_a_hit` is less: more than the log of any difference of two numbers, as a share of them."""
+
 
 def gaussian_curve(squared: float) -> Curve:
     mu = float(np.sqrt(squared))
@@ -42,6 +45,23 @@ def single_curve(step: Step, direction: int) -> Curve:
         lower, upper = _sharper(value, margin, single_step_log_complement(step, direction, epsilons), doubt)
         low, high = _plateau(step, direction, epsilons, inner, doubt)
         return np.fmax(lower, low), np.fmin(upper, high)
+
+    return curve
+
+
+def short_of_a_hit(step: Step) -> Curve:
+    """Minus the log of 1 - delta/p, one record removed, less a number: what a hit doesn't tell, two Gaussian tails.
+
+    Where delta is next to p, p - delta has all digits, and log delta has none that tell epsilons apart.  (The number
+    makes it the size of a log delta that isn't near 1, which roots are looked for of.)
+    """
+    mu = 1 / step.noise
+
+    def curve(epsilons: Array) -> tuple[Array, Array]:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            inner = inner_loss(step.rate, epsilons)
+            low, high = _within(_gaussian_log_complement(mu, inner), inner_doubt(step.rate, epsilons, inner))
+        return -high - MORE, -low - MORE
 
     return curve
 

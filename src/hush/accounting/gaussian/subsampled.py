@@ -6,6 +6,7 @@ variant for a few large jumps (jumps.py), and, where neither applies, the lattic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -14,6 +15,7 @@ import numpy as np
 from hush.accounting.contours.crossing import EPSILON_LIMIT, Curve, certified_root, is_narrow, mirrored, within
 from hush.accounting.contours.line import chernoff
 from hush.accounting.gaussian import contour, hits, landing
+from hush.accounting.gaussian.closed import MORE, short_of_a_hit, single_curve
 from hush.accounting.gaussian.composition import (
     QUIETLY,
     Composition,
@@ -60,6 +62,24 @@ def epsilon(composition: Composition, log_delta: float) -> tuple[float, float]:
             return low, high
         other, _ = _epsilon(composition, ADD, log_delta)
     return max(low, other[0]), max(high, other[1])
+
+
+@QUIETLY
+def of_one_step(composition: Composition, delta: float) -> tuple[float, float]:
+    """The same for a single step, also where delta is so close to a hit's chance p that log delta has too few digits.
+
+    Between p/2 and p the difference p - delta is exact.  The other direction's epsilon is no larger where its delta is.
+    """
+    low, high = epsilon(composition, math.log(delta))
+    (step,) = composition.steps
+    if is_narrow(low, high) or not 0.5 * step.rate < delta < step.rate:
+        return low, high
+    short = -math.log((step.rate - delta) / step.rate) - MORE
+    least, most = certified_root(short_of_a_hit(step), 1.0, short)
+    low = max(low, least)
+    if single_curve(step, ADD)(np.array([most]))[1][0] < math.log(delta) * (1 + 2.0**-50):
+        high = min(high, most)
+    return min(low, high), max(low, high)
 
 
 @QUIETLY
