@@ -14,7 +14,7 @@ import numpy as np
 
 from hush.accounting.contours.crossing import Curve
 from hush.accounting.grouping.told import log_deltas
-from hush.accounting.lattices import rare
+from hush.accounting.lattices import rare, scales
 from hush.accounting.mixed import decaying, scattered
 from hush.accounting.pairs.bounded import largest_finite, largest_total, near_top
 from hush.accounting.pairs.hopeless import least_delta
@@ -31,6 +31,9 @@ _DEEPLY, _FEW_DIGITS = (
 )  # a log delta, and a share of it: known no better from there on, lattices may tell more
 _DEEPER, _OF_SLACK = 1.02, 0.2  # times as deep as it is taken to be; of what epsilon may be off
 _NEARBY, _BESIDE, _FAILED = 0.7, 0.2, 3  # logs of epsilons; where lattices failed so often they will again
+_BLUNTEST = 3.0, 2e-3  # times what is wanted, and of log delta: lines that are no wider are not worth other sums
+_FEW = 1000  # steps with projected norms: sums of more take seconds and tell nothing
+_SUMMED = 1e-4  # of log delta: what sums are asked for at most
 _NOTHING = 1.0  # of log delta: known no better, leaks were taken for losses that decide
 _FURTHEST = 1e6  # an epsilon that no link needs
 _GLANCED = 16.0  # minus the log of a delta for which bins are good enough for a glance at all larger ones
@@ -83,19 +86,29 @@ class Whole:
 
 @dataclass
 class Binned:
-    """Steps of any kind: without bins where losses decay, or by lines for each of two laws that enclose them.
+    """Steps of any kind: without bins where losses decay, or by two laws that enclose them.
+
+    These are told by lines, by sums on two lattices where lines tell little, or by sums of large losses in logarithms.
 
     Where losses are continuous, paths are sorted by their largest loss: many small losses or a large one may decide.
     """
 
     steps: Steps
     one_sided: bool = False
+    blunt: list[float] = field(default_factory=list)
+    """Where lines told less than sums on two lattices."""
+    unsummed: list[float] = field(default_factory=list)
+    """And where these told less."""
     torn: list[float] = field(default_factory=list)
     """Where large losses were too far apart on a lattice."""
 
     @cached_property
     def task(self) -> scattered.Task:
         return scattered.Task.of(self.steps)
+
+    @cached_property
+    def sums(self) -> scales.Task:
+        return scales.Task(self.steps)
 
     @cached_property
     def largest(self) -> float:
@@ -145,7 +158,7 @@ class Binned:
         if epsilon >= self._largest_finite[0]:
             return self._leaked
         enough = tolerance * max(1.0, -size)
-        found = self.smooth(epsilon, size, enough) or self.lines(epsilon, size, tolerance)
+        found = self.smooth(epsilon, size, enough) or self.bins(epsilon, size, tolerance)
         if size > _DEEPLY or (found is not None and width_at(found, epsilon) <= max(enough, _FEW_DIGITS * -size)):
             return found
         return narrower(epsilon, found, self.sheet(epsilon, size, max(enough, _FEW_DIGITS * -size)))
@@ -161,6 +174,22 @@ class Binned:
         if found is None or not width_at(found, epsilon) <= enough:
             self.torn.append(epsilon)
         return found
+
+    def bins(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
+        """By lines or, where these tell little, by sums on two lattices, which serve smaller epsilons too."""
+        enough = tolerance * max(1.0, -size)
+        few = sum(count for _, count in self.steps) <= _FEW or not heavy.fits(self.steps)
+        summed = self.look is not None and few and epsilon > 0 and not near(epsilon, self.unsummed)
+        lines = None if summed and near(epsilon, self.blunt) else self.lines(epsilon, size, tolerance)
+        width = math.inf if lines is None else width_at(lines, epsilon)
+        if not summed or width <= max(_BLUNTEST[0] * enough, _BLUNTEST[1] * share(size)):
+            return lines
+        sums = self.sums.curve_at(epsilon, size, max(enough, _SUMMED * share(size)))
+        if sums is not None and width_at(sums, epsilon) < width:
+            self.blunt.append(epsilon)
+            return sums
+        self.unsummed.append(epsilon)
+        return lines if lines is not None else self.lines(epsilon, size, tolerance)
 
     def lines(self, epsilon: float, size: float, tolerance: float) -> Curve | None:
         by_tails = heavy.fits(self.steps)
