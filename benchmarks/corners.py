@@ -154,6 +154,26 @@ def crowd(random: Random) -> Mechanism:
     return inner.group(whole(random, 1001, 1e6))
 
 
+def ordinary(random: Random) -> Mechanism:
+    """What people ask, in round numbers, of up to a thousand records: random mixtures hide how few steps do."""
+
+    def one_of(*choices: float) -> float:
+        return float(choices[int(random.integers(len(choices)))])
+
+    noise, rate, steps = one_of(0.5, 1, 2, 4), one_of(1, 0.1, 0.01, 1e-3, 1e-4), int(one_of(1, 2, 3, 5, 10, 100, 1e4))
+    inner: Mechanism
+    kind, projections = int(random.integers(6)), int(one_of(10, 100, 828))
+    if kind == 0 and rate < 1:
+        inner = Gaussian(noise).uniform(round(1e5 * rate), of=100_000)
+    elif kind == 1 and rate < 1:
+        inner = Gaussian(noise, REPLACE_ONE).poisson(rate)
+    else:
+        wholes = (Projected(noise, projections), Laplace(2 * noise), RandomisedResponse(1 / noise, ADD_REMOVE))
+        whole_release: Mechanism = wholes[kind - 3] if kind >= 3 else Gaussian(noise)
+        inner = whole_release.poisson(rate) if rate < 1 else whole_release
+    return (inner * steps).group(int(one_of(2, 3, 5, 10, 20, 50, 100, 1000)))
+
+
 FAMILIES: dict[str, Callable[[Random], Mechanism]] = {
     "poisson": poisson,
     "moderate": moderate,
@@ -168,6 +188,7 @@ FAMILIES: dict[str, Callable[[Random], Mechanism]] = {
     "groups": grouped,
     "beside": beside,
     "crowds": crowd,
+    "ordinary": ordinary,
 }
 
 

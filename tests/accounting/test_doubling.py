@@ -305,3 +305,10 @@ def test_deltas_far_below_what_is_asked_for_are_told_to_be(noise: float, size: i
 def test_noise_for_thousands_of_records_is_found() -> None:
     found = calibrate.noise(lambda noise: (Gaussian(noise).poisson(0.01) * 100).group(3000), epsilon=3, delta=1e-5)
     assert 0.999 * 3 < (Gaussian(found).poisson(0.01) * 100).group(3000).epsilon(1e-5).upper <= 3
+
+
+def test_points_are_where_the_curve_bends_whatever_the_model_has_there() -> None:
+    """A model moved to what was found has steps; points that all went to them left [352.9, 361.9]."""
+    run = Gaussian(8.83482).poisson(0.0123093) * 144
+    found = run.group(1140).epsilon(2.1521863e-12)
+    assert 357.9 < found.lower <= found.upper < 1.001 * found.lower

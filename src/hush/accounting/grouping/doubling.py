@@ -38,6 +38,7 @@ _MARGIN = 0.03  # of the stretch's ends
 _STEEPEST = 8.0  # times as wide as a share of itself a log delta may be where it falls quickly
 _EASIER = 12.0  # times as wide as a log delta may be that isn't known from a few points
 _WORTH = 0.7  # times what was known before: a look that was worth it
+_ENDS = np.union1d(np.linspace(0.0, 1.0, 200), np.append(0.0, np.geomspace(1e-6, 1.0, 200)))  # of stretches
 _CORRECTED = 60  # places where a model is moved to what was found
 
 
@@ -194,20 +195,30 @@ class Task:
         fine = low + (high - low) * np.union1d(np.linspace(0.0, 1.0, 4 * _MOST), np.geomspace(1e-6, 1.0, 500))
         known = self.model.epsilons
         fine = np.union1d(fine, known[(known > low) & (known < high)])
-        falls = np.maximum(model.falls(fine), 1e-9)
-        slopes, alpha, _ = model.levels
-        shares = share * gains.allowed(np.interp(fine, slopes[::-1], alpha[::-1]))
-        gained = 1 + falls * -np.expm1(-fine)
-        apart = np.maximum(np.sqrt(8 / 3 * shares * gained / (falls * (falls + 1))), 1e-9 * high)
-        number = np.append(0.0, np.cumsum(np.diff(fine) / np.minimum(apart[1:], apart[:-1])))
-        count = int(min(number[-1], most)) + 8
-        even = np.interp(np.linspace(0.0, number[-1], count), number, fine)
+        even, wants = [], []
+        # a model may have edges, or mere steps, where it was moved to what was found: half the points for either
+        for falls in (np.maximum(model.falls(fine), 1e-9), _falls(model, fine)):
+            shares = share * gains.allowed(np.log(falls) + model.at(fine) - fine)
+            gained = 1 + falls * -np.expm1(-fine)
+            apart = np.maximum(np.sqrt(8 / 3 * shares * gained / (falls * (falls + 1))), 1e-9 * high)
+            number = np.append(0.0, np.cumsum(np.diff(fine) / np.minimum(apart[1:], apart[:-1])))
+            count = int(min(number[-1], most // 2)) + 4
+            even.append(np.interp(np.linspace(0.0, number[-1], count), number, fine))
+            wants.append(shares * gained)
         beside = np.concatenate([[0.0], low * _BESIDE[:2], high * _BESIDE[2:]])
         if math.isfinite(self.largest):
             beside = np.append(beside[beside < self.largest], self.largest)
-        places = np.union1d(even, [*beside, self.corner] if low < self.corner < high else beside)
-        wanted = np.interp(places, fine, shares * gained)
+        corner = [self.corner] if low < self.corner < high else []
+        places = np.unique(np.concatenate([*even, beside, corner]))
+        wanted = np.interp(places, fine, np.minimum(*wants))
         return places, np.where((places < low) | (places > high), _LOOSELY, wanted)
+
+
+def _falls(model: Model, fine: Array) -> Array:
+    """How fast log delta falls there, over stretches."""
+    ends = fine[0] + (fine[-1] - fine[0]) * _ENDS
+    falls = np.maximum(-np.diff(model.at(ends)) / np.diff(ends), 1e-9)
+    return np.asarray(falls[np.clip(np.searchsorted(ends, fine, side="right") - 1, 0, falls.size - 1)])
 
 
 def _share(off: float, met: Touched) -> float:

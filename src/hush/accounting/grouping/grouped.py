@@ -41,6 +41,7 @@ _OUT = 2.0  # times the largest epsilon that is told: further than any first lin
 _GLANCED, _BLUNT = 1e-4, 5e-4  # of log delta: what a few lines are asked for, and known no better are blunt
 _ENOUGH, _PATIENCE = 100, 8  # lines in all: who needs more hardly gets what is wanted; and many records' useless ones
 _MANY = 100  # records: by doubling they take less time than link by link
+_CLIFF = 1e-6  # of epsilon: where delta takes any value within so little of it
 _NEARLY = 0.01  # of epsilon: where lines are blunt, they are not asked for more
 _QUICKER = 12.0  # times the tolerance: narrow for log delta, which changes faster than epsilon
 
@@ -152,7 +153,18 @@ def _log_delta(
         low, high = within((low, high), (least, most))
         if told or high - low <= _QUICKER * tolerance * max(1.0, -high):
             break
+        if math.isfinite(largest(group)) and _are_alike(group, epsilon, tolerance, low, high):
+            break
     return low, high
+
+
+def _are_alike(group: Group, at: float, tolerance: float, low: float, high: float) -> bool:
+    """Whether both bounds, down to the smallest that are asked for, are log deltas of next to the same epsilon.
+
+    Close to a largest loss delta falls off a cliff, and can be known no better.
+    """
+    first, last = epsilon(group, high, tolerance)[0], epsilon(group, max(low, _NONE), tolerance)[1]
+    return max(at - first, last - at) <= _CLIFF * at
 
 
 def _is_none(group: Group, at: float) -> bool:
